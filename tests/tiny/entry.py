@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one tiny pipeline of the tests is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
+
+
+@dataclass(frozen=True)
+class TinyPipeline:
+    """A real diffusers class at tiny size.
+
+    name: folder and entry name.
+    build: the pipeline with seeded random weights.
+    inputs: arguments of `__call__` for a quick call; nothing that a server adds itself.
+    load_kwargs: what `from_pretrained` needs besides the folder; survives JSON.
+    """
+
+    name: str
+    pipeline_class: str
+    modality: str
+    build: Callable[[], DiffusionPipeline]
+    inputs: Callable[[], dict[str, Any]]
+    load_kwargs: dict[str, Any] = field(default_factory=dict)
