@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors on the wire and every reserved name, in one place. No torch, no Triton.
+
+The inputs that a pipeline accepts are derived from its `__call__` by signature.py; how each kind
+of parameter looks on the wire, and what every entry has besides, stands here.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """What a parameter of `__call__` is to the wire."""
+
+    TEXT = "text or list of texts"
+    STRING = "one string"
+    INT = "integer"
+    FLOAT = "number"
+    BOOL = "true or false"
+    INTS = "integers"
+    FLOATS = "numbers"
+    BOOLS = "several true or false"
+    IMAGE = "image(s)"
+    VIDEO = "video"
+    AUDIO = "audio"
+    JSON = "JSON"
+    """Dicts and nested lists: inside the `extra` input."""
+    TENSOR = "tensor"
+    """Latents, embeddings, objects: not on the wire."""
+
+
+MEDIA = (Kind.IMAGE, Kind.VIDEO, Kind.AUDIO)
+
+WIRE: dict[Kind, tuple[str, tuple[int, ...]]] = {
+    Kind.TEXT: ("TYPE_STRING", (-1,)),
+    Kind.STRING: ("TYPE_STRING", (1,)),
+    Kind.INT: ("TYPE_INT64", (1,)),
+    Kind.FLOAT: ("TYPE_FP64", (1,)),
+    Kind.BOOL: ("TYPE_BOOL", (1,)),
+    Kind.INTS: ("TYPE_INT64", (-1,)),
+    Kind.FLOATS: ("TYPE_FP64", (-1,)),
+    Kind.BOOLS: ("TYPE_BOOL", (-1,)),
+    Kind.IMAGE: ("TYPE_UINT8", (-1, -1, -1, -1)),
+    Kind.VIDEO: ("TYPE_UINT8", (-1, -1, -1, -1)),
+    Kind.AUDIO: ("TYPE_FP32", (-1, -1)),
+}
+"""Kind -> (Triton data type, dims). IMAGE is (N,H,W,C), VIDEO (F,H,W,C), AUDIO (channels, samples)."""
+
+BYTES_SUFFIX = "_bytes"
+"""A media parameter `x` has a second input `x_bytes`: file content, base64 or a data: URL."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One input or output as config.pbtxt lists it."""
+
+    name: str
+    data_type: str
+    dims: tuple[int, ...]
+    optional: bool = True
+    about: str = ""
+
+
+SEED = Tensor("seed", "TYPE_INT64", (-1,), about="one for the call, or one per output; none: drawn")
+EXTRA = Tensor("extra", "TYPE_STRING", (1,), about="JSON object: parameters with no input of their own")
+OUTPUT_FORMAT = Tensor(
+    "output_format", "TYPE_STRING", (1,), about="tensor, png, jpeg, webp, mp4, gif, wav or flac"
+)
+OUTPUT_QUALITY = Tensor("output_quality", "TYPE_INT64", (1,), about="1-100, for jpeg and webp")
+OUTPUT_BASE64 = Tensor("output_base64", "TYPE_BOOL", (1,), about="media as base64 text, for /generate")
+FPS = Tensor("fps", "TYPE_FP64", (1,), about="how fast the encoded video plays")
+
+OWN_INPUTS = (SEED, EXTRA, OUTPUT_FORMAT, OUTPUT_QUALITY, OUTPUT_BASE64)
+"""On every entry; FPS joins them on video entries whose pipeline has no `fps` of its own."""
+
+IMAGES = Tensor("images", "TYPE_UINT8", (-1, -1, -1, -1), about="(N, height, width, channels), 0-255")
+FRAMES = Tensor(
+    "frames", "TYPE_UINT8", (-1, -1, -1, -1, -1), about="(N, frames, height, width, channels), 0-255"
+)
+AUDIOS = Tensor("audios", "TYPE_FP32", (-1, -1, -1), about="(N, channels, samples)")
+SAMPLING_RATE = Tensor("sampling_rate", "TYPE_INT64", (1,), about="samples per second of the audio")
+MEDIA_FILES = Tensor("media", "TYPE_STRING", (-1,), about="encoded files, instead of the big tensor")
+SEED_USED = Tensor("seed", "TYPE_INT64", (-1,), about="the seed(s) used; send them again for the same result")
+NSFW = Tensor("nsfw_content_detected", "TYPE_BOOL", (-1,), about="the safety checker's flag per image")
+INFO = Tensor("info", "TYPE_STRING", (1,), about="JSON: model, versions, seconds per stage, warnings")
+PROGRESS = Tensor("progress", "TYPE_INT64", (2,), about="(step, total), in responses before the last")
+
+OWN_OUTPUTS = (MEDIA_FILES, SEED_USED, INFO)
+"""On every entry; PROGRESS joins them on decoupled entries."""
+
+KNOWN_FIELDS = {t.name: t for t in (IMAGES, FRAMES, AUDIOS, SAMPLING_RATE, NSFW)}
+"""Fields of pipeline outputs that have a type of their own; every other field is FP32."""
+
+IMAGE_FORMATS = ("png", "jpeg", "webp")
+VIDEO_FORMATS = ("mp4", "gif")
+AUDIO_FORMATS = ("wav", "flac")
+TENSOR_FORMAT = "tensor"
+OUTPUT_FORMATS = (TENSOR_FORMAT, *IMAGE_FORMATS, *VIDEO_FORMATS, *AUDIO_FORMATS)
+
+RESERVED = {
+    "generator": "send 'seed' instead",
+    "output_type": "send 'output_format' instead",
+    "return_dict": "every output is a tensor of its own",
+}
+"""Parameters of `__call__` that are ours to set, and what to do instead of sending them."""
+
+
+def is_reserved(parameter: str) -> bool:
+    """Tell whether a parameter of `__call__` is ours to set (or a callback, which cannot travel)."""
+    return parameter in RESERVED or "callback" in parameter
+
+
+def reserved_hint(parameter: str) -> str:
+    """Say what to do instead of sending a reserved parameter."""
+    return RESERVED.get(parameter, "callbacks cannot travel; progress and cancelling need none")
+
+
+IMAGE_COUNTS = (
+    "num_images_per_prompt",
+    "num_videos_per_prompt",
+    "num_waveforms_per_prompt",
+)
+"""The pipelines' own names for `n`."""
