@@ -24,6 +24,12 @@ def kl_autoencoder(levels: int = 2, seed: int = 10, **changes: Any) -> Any:
     return build_model(AutoencoderKL, seed, **(config | changes))
 
 
+def flux_autoencoder(levels: int = 2, seed: int = 10, **changes: Any) -> Any:
+    """AutoencoderKL as newer checkpoints have it: latents shifted, no quantization layers."""
+    newer = {"shift_factor": 0.1, "use_quant_conv": False, "use_post_quant_conv": False}
+    return kl_autoencoder(levels, seed, **(newer | changes))
+
+
 def wan_autoencoder(seed: int = 11) -> Any:
     """Wan's: 16 channels, 4 times shorter, 8 times smaller."""
     from diffusers import AutoencoderKLWan
@@ -36,4 +42,21 @@ def wan_autoencoder(seed: int = 11) -> Any:
         dim_mult=[1, 1, 1, 1],
         num_res_blocks=1,
         temperal_downsample=[False, True, True],
+    )
+
+
+def qwen_autoencoder(levels: int = 4, base_dim: int = 4, seed: int = 12) -> Any:
+    """Qwen-Image's: 4 channels, 2 ** (levels - 1) times smaller."""
+    from diffusers import AutoencoderKLQwenImage
+
+    return build_model(
+        AutoencoderKLQwenImage,
+        seed,
+        base_dim=base_dim,
+        z_dim=4,
+        dim_mult=[1] + [4 // base_dim] * (levels - 1),
+        num_res_blocks=1,
+        temperal_downsample=[False, True] + [True] * (levels - 3),
+        latents_mean=[0.0] * 4,
+        latents_std=[1.0] * 4,
     )

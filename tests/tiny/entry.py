@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,3 +29,26 @@ class TinyPipeline:
     build: Callable[[], DiffusionPipeline]
     inputs: Callable[[], dict[str, Any]]
     load_kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+def describe(
+    name: str,
+    pipeline_class: str,
+    modality: str,
+    components: Callable[[], dict[str, Any]],
+    inputs: Callable[[], dict[str, Any]],
+) -> TinyPipeline:
+    """A TinyPipeline made of the class's constructor arguments."""
+
+    def build() -> DiffusionPipeline:
+        import diffusers
+
+        return getattr(diffusers, pipeline_class)(**components())
+
+    return TinyPipeline(name, pipeline_class, modality, build, inputs)
+
+
+def make_parts(**parts: Any) -> dict[str, Any]:
+    """Constructor arguments; functions and classes among them are called first."""
+    made = (FunctionType, partial, type)
+    return {name: part() if isinstance(part, made) else part for name, part in parts.items()}

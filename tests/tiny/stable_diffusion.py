@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.tiny.autoencoders import kl_autoencoder
-from tests.tiny.entry import TinyPipeline
+from tests.tiny.entry import describe, make_parts
 from tests.tiny.media import draw_picture
+from tests.tiny.schedulers import ddim
 from tests.tiny.text_encoders import WIDTH, clip_text_encoder
 from tests.tiny.tokenizers import clip_tokenizer
 from tests.tiny.weights import build_model
@@ -30,41 +31,18 @@ def unet(seed: int = 20, **changes: Any) -> Any:
     return build_model(UNet2DConditionModel, seed, **(config | changes))
 
 
-def scheduler() -> Any:
-    from diffusers import DDIMScheduler
-
-    return DDIMScheduler(
-        beta_start=0.00085,
-        beta_end=0.012,
-        beta_schedule="scaled_linear",
-        clip_sample=False,
-        set_alpha_to_one=False,
-    )
-
-
 def components(**changes: Any) -> dict[str, Any]:
     """The parts of a Stable Diffusion 1 pipeline without a safety checker."""
     parts = {
         "unet": unet,
-        "scheduler": scheduler,
+        "scheduler": ddim,
         "vae": kl_autoencoder,
         "text_encoder": clip_text_encoder,
         "tokenizer": clip_tokenizer,
+        "safety_checker": None,
+        "feature_extractor": None,
     }
-    made = {name: make() for name, make in parts.items() if name not in changes}
-    return made | {"safety_checker": None, "feature_extractor": None} | changes
-
-
-def _build_text_to_image() -> Any:
-    from diffusers import StableDiffusionPipeline
-
-    return StableDiffusionPipeline(**components())
-
-
-def _build_image_to_image() -> Any:
-    from diffusers import StableDiffusionImg2ImgPipeline
-
-    return StableDiffusionImg2ImgPipeline(**components())
+    return make_parts(**(parts | changes))
 
 
 def _text_inputs() -> dict[str, Any]:
@@ -89,18 +67,18 @@ def _image_inputs() -> dict[str, Any]:
 
 
 PIPELINES = (
-    TinyPipeline(
+    describe(
         "stable-diffusion",
         "StableDiffusionPipeline",
         "text-to-image",
-        _build_text_to_image,
+        components,
         _text_inputs,
     ),
-    TinyPipeline(
+    describe(
         "stable-diffusion-img2img",
         "StableDiffusionImg2ImgPipeline",
         "image-to-image",
-        _build_image_to_image,
+        components,
         _image_inputs,
     ),
 )

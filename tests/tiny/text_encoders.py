@@ -40,20 +40,28 @@ def clip_text_encoder_with_projection(seed: int = 2, **changes: Any) -> Any:
     return randomize(CLIPTextModelWithProjection(_clip_config(**changes)), seed)
 
 
+def _t5_sizes() -> dict[str, Any]:
+    return {
+        "vocab_size": VOCAB_SIZE,
+        "d_model": WIDTH,
+        "d_kv": 8,
+        "d_ff": 37,
+        "num_layers": 2,
+        "num_heads": 4,
+        "feed_forward_proj": "gated-gelu",
+    }
+
+
 def t5_encoder(seed: int = 3) -> Any:
     from transformers import T5Config, T5EncoderModel
 
-    config = T5Config(
-        vocab_size=VOCAB_SIZE,
-        d_model=WIDTH,
-        d_kv=8,
-        d_ff=37,
-        num_layers=2,
-        num_heads=4,
-        is_gated_act=True,
-        dense_act_fn="gelu_new",
-    )
-    return randomize(T5EncoderModel(config), seed)
+    return randomize(T5EncoderModel(T5Config(**_t5_sizes())), seed)
+
+
+def umt5_encoder(seed: int = 5) -> Any:
+    from transformers import UMT5Config, UMT5EncoderModel
+
+    return randomize(UMT5EncoderModel(UMT5Config(**_t5_sizes())), seed)
 
 
 def gemma2_encoder(seed: int = 4) -> Any:
@@ -70,3 +78,47 @@ def gemma2_encoder(seed: int = 4) -> Any:
         max_position_embeddings=1024,
     )
     return randomize(Gemma2Model(config), seed)
+
+
+def _qwen_sizes() -> dict[str, Any]:
+    return {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": WIDTH,
+        "intermediate_size": 37,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+    }
+
+
+def qwen3_encoder(seed: int = 6) -> Any:
+    from transformers import Qwen3Config, Qwen3Model
+
+    return randomize(Qwen3Model(Qwen3Config(**_qwen_sizes(), head_dim=8)), seed)
+
+
+def qwen25_vl_encoder(seed: int = 7) -> Any:
+    """Qwen2.5-VL: reads text and, where the tokens of a picture stand, the picture."""
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    from tests.tiny.tokenizers import QWEN_SPECIALS
+
+    ids = {token: 256 + index for index, token in enumerate(QWEN_SPECIALS)}
+    rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
+    config = Qwen2_5_VLConfig(
+        text_config=_qwen_sizes() | {"rope_parameters": rope},
+        vision_config={
+            "depth": 1,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_heads": 2,
+            "out_hidden_size": WIDTH,
+            "fullatt_block_indexes": [0],
+        },
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+    )
+    return randomize(Qwen2_5_VLForConditionalGeneration(config), seed)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import string
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -78,3 +78,16 @@ def gemma_tokenizer() -> PreTrainedTokenizerBase:
 
     specials = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
     return GemmaTokenizer(vocab=_numbered(specials, "\u2581" + _PRINTABLE), merges=[])
+
+
+def qwen_vl_processor() -> Any:
+    """Text and pictures -> tokens and patches, as Qwen2.5-VL wants them.
+
+    Qwen's own processor class needs torchvision for videos; this one computes the same without.
+    """
+    from transformers import PaddleOCRVLProcessor, Qwen2VLImageProcessorPil
+
+    images = Qwen2VLImageProcessorPil(
+        size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112},
+    )
+    return PaddleOCRVLProcessor(image_processor=images, tokenizer=qwen_tokenizer())

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Qwen-Image and Z-Image."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from tests.tiny.autoencoders import flux_autoencoder, qwen_autoencoder
+from tests.tiny.entry import describe, make_parts
+from tests.tiny.media import draw_picture
+from tests.tiny.schedulers import flow_match
+from tests.tiny.text_encoders import WIDTH, qwen3_encoder, qwen25_vl_encoder
+from tests.tiny.tokenizers import qwen_tokenizer, qwen_vl_processor
+from tests.tiny.weights import build_model
+
+
+def _transformer() -> Any:
+    from diffusers import QwenImageTransformer2DModel
+
+    return build_model(
+        QwenImageTransformer2DModel,
+        50,
+        patch_size=2,
+        in_channels=16,
+        out_channels=4,
+        num_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=WIDTH,
+        axes_dims_rope=(8, 4, 4),
+    )
+
+
+def _components(**changes: Any) -> dict[str, Any]:
+    parts = {
+        "scheduler": flow_match,
+        "vae": qwen_autoencoder,
+        "text_encoder": qwen25_vl_encoder,
+        "tokenizer": qwen_tokenizer,
+        "transformer": _transformer,
+    }
+    return make_parts(**(parts | changes))
+
+
+def _edit_components() -> dict[str, Any]:
+    """Pictures to edit are scaled to one megapixel: the autoencoder shrinks them a lot."""
+    return _components(processor=qwen_vl_processor, vae=partial(qwen_autoencoder, 6, 2))
+
+
+def _inputs(**changes: Any) -> dict[str, Any]:
+    return {
+        "prompt": "a shop sign that says tiny",
+        "negative_prompt": "blurry",
+        "true_cfg_scale": 2.0,
+        "height": 64,
+        "width": 96,
+        "num_inference_steps": 2,
+    } | changes
+
+
+def _edit_plus_inputs() -> dict[str, Any]:
+    pictures = [draw_picture(4, 48, 32), draw_picture(5, 32, 40)]
+    return _inputs(image=pictures, height=128, width=192)
+
+
+def _z_image_transformer() -> Any:
+    from diffusers import ZImageTransformer2DModel
+
+    return build_model(
+        ZImageTransformer2DModel,
+        51,
+        all_patch_size=(2,),
+        all_f_patch_size=(1,),
+        in_channels=4,
+        dim=32,
+        n_layers=1,
+        n_refiner_layers=1,
+        n_heads=2,
+        n_kv_heads=2,
+        cap_feat_dim=WIDTH,
+        axes_dims=[8, 4, 4],
+        axes_lens=[512, 32, 32],
+    )
+
+
+def _z_image_components() -> dict[str, Any]:
+    return make_parts(
+        scheduler=flow_match,
+        vae=flux_autoencoder,
+        text_encoder=qwen3_encoder,
+        tokenizer=qwen_tokenizer,
+        transformer=_z_image_transformer,
+    )
+
+
+def _z_image_inputs() -> dict[str, Any]:
+    return {
+        "prompt": "a teapot made of glass",
+        "negative_prompt": "text",
+        "height": 32,
+        "width": 48,
+        "num_inference_steps": 2,
+        "guidance_scale": 3.0,
+        "max_sequence_length": 128,
+    }
+
+
+PIPELINES = (
+    describe("qwen-image", "QwenImagePipeline", "text-to-image", _components, _inputs),
+    describe(
+        "qwen-image-edit-plus",
+        "QwenImageEditPlusPipeline",
+        "image-edit",
+        _edit_components,
+        _edit_plus_inputs,
+    ),
+    describe(
+        "z-image",
+        "ZImagePipeline",
+        "text-to-image",
+        _z_image_components,
+        _z_image_inputs,
+    ),
+)
