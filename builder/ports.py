@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ports of a server: free ones chosen, busy ones refused before anything is started."""
+
+import socket
+from dataclasses import dataclass
+
+from builder.installation import ServerError
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where a server listens; 0 is a free one."""
+
+    http: int = 8000
+    grpc: int = 8001
+    metrics: int = 8002
+
+
+def choose_ports(host: str, wanted: Ports) -> Ports:
+    """Return the ports with every 0 replaced by a free one. Raises ServerError for a busy one."""
+    chosen: dict[str, int] = {}
+    held: list[socket.socket] = []
+    try:
+        for kind in ("http", "grpc", "metrics"):
+            held.append(_bind(host, getattr(wanted, kind), kind))
+            chosen[kind] = held[-1].getsockname()[1]
+    finally:
+        for bound in held:
+            bound.close()
+    return Ports(**chosen)
+
+
+def _bind(host: str, port: int, kind: str) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+        bound.listen(1)
+    except (OSError, OverflowError) as error:
+        bound.close()
+        raise ServerError(
+            f"port {port} ({kind}) cannot be used on {host}: "
+            f"{getattr(error, 'strerror', None) or error}; "
+            f"stop what uses it or choose another with --{kind}-port"
+        ) from None
+    return bound

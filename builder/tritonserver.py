@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real tritonserver as a child process: find it, start it, load models, stop it.
+
+Standard library only: tests, benchmarks and `builder serve` share it.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from builder import installation, stubs
+from builder.installation import ServerError
+from builder.ports import Ports, choose_ports
+
+START_TIMEOUT_S = 120.0
+EXIT_TIMEOUT_S = 30
+LOAD_TIMEOUT_S = 3600.0
+LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}
+
+OWNED_OPTIONS = {
+    "model-repository": "--repository",
+    "model-store": "--repository",
+    "http-port": "--http-port",
+    "grpc-port": "--grpc-port",
+    "metrics-port": "--metrics-port",
+    "http-address": "--host",
+    "grpc-address": "--host",
+    "metrics-address": "--host",
+    "load-model": "the names before the --",
+    "model-control-mode": "none: it is always explicit",
+    "allow-http": "none: models are loaded over HTTP",
+    "backend-directory": "a tritonserver on PATH: it brings its own backends",
+}
+"""Triton options that `start_server` sets itself, and what to use instead."""
+
+
+class Server:
+    """A running tritonserver in explicit model control; a context manager that stops it."""
+
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        layout: Path,
+        host: str,
+        ports: Ports,
+        log: Path | None,
+        exit_timeout_s: float,
+    ) -> None:
+        self.process = process
+        self.ports = ports
+        self.log = log
+        self.exit_timeout_s = exit_timeout_s
+        self._layout = layout
+        self._host = LOOPBACK.get(host, host)
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the server, which is its process group too."""
+        return self.process.pid
+
+    @property
+    def http_url(self) -> str:
+        """Host and port as tritonclient.http wants them."""
+        return f"{self._host}:{self.ports.http}"
+
+    @property
+    def grpc_url(self) -> str:
+        """Host and port as tritonclient.grpc wants them."""
+        return f"{self._host}:{self.ports.grpc}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Host and port of /metrics."""
+        return f"{self._host}:{self.ports.metrics}"
+
+    def is_running(self) -> bool:
+        """Tell whether the process is there."""
+        return self.process.poll() is None
+
+    def is_ready(self) -> bool:
+        """Tell whether the server answers."""
+        try:
+            self._ask("GET", "health/ready", timeout_s=5)
+        except (ServerError, OSError):
+            return False
+        return True
+
+    def load(self, name: str, timeout_s: float = LOAD_TIMEOUT_S) -> None:
+        """Load or reload a model. Raises ServerError with Triton's reason."""
+        self._ask("POST", f"repository/models/{name}/load", timeout_s)
+
+    def unload(self, name: str, timeout_s: float = 120.0) -> None:
+        """Unload a model and wait until it is gone, so that its memory is free."""
+        self._ask("POST", f"repository/models/{name}/unload", timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while self.states().get(name) in ("READY", "UNLOADING"):
+            if time.monotonic() > deadline:
+                raise ServerError(f"model '{name}' did not unload within {timeout_s:.0f} s")
+            time.sleep(0.05)
+
+    def states(self) -> dict[str, str]:
+        """Return the state of every model that was ever loaded, such as READY."""
+        index = json.loads(self._ask("POST", "repository/index", timeout_s=30))
+        return {model["name"]: model["state"] for model in index if "state" in model}
+
+    def stubs(self) -> list[stubs.Stub]:
+        """Return the live Python stubs of this server."""
+        return stubs.find(self.pid)
+
+    def log_tail(self, lines: int = 40) -> str:
+        """Return the end of the log."""
+        if self.log is None or not self.log.exists():
+            return ""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """End the server and everything it started; a second interrupt ends them at once."""
+        regions = stubs.shared_memory_regions(self.pid)
+        try:
+            if self.is_running():
+                self.process.terminate()
+                self.process.wait(self.exit_timeout_s + 5)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            pass  # an open keep-alive connection held the exit, or the operator will not wait
+        finally:
+            _kill_group(self.process)
+            stubs.remove_regions(regions)
+            shutil.rmtree(self._layout, ignore_errors=True)
+
+    def _ask(self, method: str, path: str, timeout_s: float) -> str:
+        data = b"{}" if method == "POST" else None
+        url = f"http://{self.http_url}/v2/{path}"
+        request = urllib.request.Request(url, data=data, method=method)
+        try:
+            with _DIRECT.open(request, timeout=timeout_s) as response:
+                return str(response.read().decode())
+        except urllib.error.HTTPError as error:
+            raise ServerError(read_reason(error.read().decode(errors="replace"))) from None
+        except TimeoutError:
+            raise ServerError(f"no answer from tritonserver within {timeout_s:.0f} s") from None
+        except OSError as error:
+            raise ServerError(self._lost(error)) from None
+
+    def _lost(self, error: OSError) -> str:
+        try:
+            code = self.process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            return f"tritonserver does not answer: {error}"
+        return f"tritonserver stopped with exit code {code}: {self._last_error()}"
+
+    def _last_error(self) -> str:
+        lines = self.log_tail(200).splitlines()
+        errors = [line for line in lines if _ERROR_LINE.match(line)]
+        return (errors or lines or ["its log is empty"])[-1].strip()
+
+
+def start_server(
+    repository: Path,
+    models: Sequence[str] = (),
+    *,
+    log: Path | None,
+    http_port: int = 0,
+    grpc_port: int = 0,
+    metrics_port: int = 0,
+    host: str = "127.0.0.1",
+    extra: Sequence[str] = (),
+    exit_timeout_s: int = EXIT_TIMEOUT_S,
+) -> Server:
+    """Start a server, wait until it answers, load `models`; port 0 is a free one.
+
+    log: file for the server's output, or None for our own stderr.
+    Raises ServerError when it does not start or a model does not load.
+    """
+    refuse_owned(extra)
+    binary = installation.find()
+    ports = choose_ports(host, Ports(http_port, grpc_port, metrics_port))
+    layout = Path(tempfile.mkdtemp(prefix="triton-diffusers-"))
+    command = [
+        *installation.command(binary, layout),
+        f"--model-repository={repository.resolve()}",
+        "--model-control-mode=explicit",
+        "--disable-auto-complete-config",
+        *(f"--{kind}-address={host}" for kind in ("http", "grpc", "metrics")),
+        f"--http-port={ports.http}",
+        f"--grpc-port={ports.grpc}",
+        f"--metrics-port={ports.metrics}",
+        f"--exit-timeout-secs={exit_timeout_s}",
+        *extra,
+    ]
+    process = _spawn(command, installation.environment(binary), log)
+    server = Server(process, layout, host, ports, log, exit_timeout_s)
+    try:
+        _wait_until_ready(server)
+        for name in models:
+            server.load(name)
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+def read_reason(body: str) -> str:
+    """Return the reason inside an error answer of Triton, on one line, without the traceback."""
+    try:
+        text = str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        text = body
+    _, _, reason = text.rpartition("UNAVAILABLE state: ")
+    reason = (reason or text).split("\n\nAt:")[0].removeprefix("Internal: ")
+    return " ".join(reason.split()).rstrip(" ;")
+
+
+def refuse_owned(extra: Sequence[str]) -> None:
+    """Refuse Triton options that would contradict ours."""
+    for option in extra:
+        name = option.lstrip("-").partition("=")[0]
+        if name in OWNED_OPTIONS:
+            raise ServerError(f"--{name} is set by builder serve; use {OWNED_OPTIONS[name]}")
+
+
+def server_version() -> str:
+    """Say which tritonserver would be started."""
+    binary = installation.find()
+    if binary.package is None:
+        return str(binary.path)
+    return f"nvidia-pytriton {metadata.version('nvidia-pytriton')}"
+
+
+_ERROR_LINE = re.compile(r"E\d{4} |error|failed", re.IGNORECASE)
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""A proxy of the environment is not for our own server."""
+
+
+def _spawn(command: list[str], env: dict[str, str], log: Path | None) -> "subprocess.Popen[bytes]":
+    arguments: dict[str, Any] = {"env": env, "stdin": subprocess.DEVNULL}
+    # a session of its own: Ctrl-C reaches us first, and its stubs can be ended as one group
+    arguments["start_new_session"] = True
+    if log is None:
+        return subprocess.Popen(command, stdout=2, stderr=2, **arguments)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, **arguments)
+
+
+def _wait_until_ready(server: Server) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not server.is_ready():
+        if not server.is_running():
+            raise ServerError(server._lost(ConnectionError()))
+        if time.monotonic() > deadline:
+            raise ServerError(f"tritonserver did not answer within {START_TIMEOUT_S:.0f} s")
+        time.sleep(0.02)
+
+
+def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+    """End what is left of the server's own process group."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
