@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -31,6 +32,9 @@ def _to_array(value: object) -> np.ndarray:
 
 def _call(pipeline: DiffusionPipeline, inputs: dict) -> dict[str, np.ndarray]:
     torch.manual_seed(7)
+    accepted = inspect.signature(pipeline.__call__).parameters
+    if "output_type" in accepted:  # LDM3D's PIL pictures of depth fail with Pillow 13
+        inputs = inputs | {"output_type": "np"}
     output = pipeline(**inputs, generator=torch.Generator("cpu").manual_seed(7))
     return {key: _to_array(value) for key, value in output.items() if value is not None}
 

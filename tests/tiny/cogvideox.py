@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from tests.tiny.calls import REPAINT, video_call
 from tests.tiny.entry import describe, make_parts
-from tests.tiny.media import draw_clip
+from tests.tiny.media import draw_clip, draw_picture
 from tests.tiny.text_encoders import WIDTH, t5_encoder
 from tests.tiny.tokenizers import t5_tokenizer
 from tests.tiny.weights import build_model
@@ -60,32 +62,20 @@ def _components(**changes: Any) -> dict[str, Any]:
     return make_parts(**(parts | changes))
 
 
-def _inputs(**changes: Any) -> dict[str, Any]:
-    return {
-        "prompt": "a kite over a field",
-        "negative_prompt": "static",
-        "height": 16,
-        "width": 32,
-        "num_frames": 5,
-        "num_inference_steps": 2,
-        "guidance_scale": 4.0,
-        "max_sequence_length": 32,
-    } | changes
-
-
-def _video_inputs() -> dict[str, Any]:
-    inputs = _inputs(video=draw_clip(5, 8, 32, 16), strength=0.7, num_inference_steps=3)
-    del inputs["num_frames"]
-    return inputs
-
-
 PIPELINES = (
-    describe("cogvideox", "CogVideoXPipeline", "text-to-video", _components, _inputs),
+    describe("cogvideox", "CogVideoXPipeline", "text-to-video", _components, video_call),
+    describe(
+        "cogvideox-i2v",
+        "CogVideoXImageToVideoPipeline",
+        "image-to-video",
+        partial(_components, transformer=partial(_transformer, in_channels=8)),
+        lambda: video_call(image=draw_picture(41, 32, 16)),
+    ),
     describe(
         "cogvideox-v2v",
         "CogVideoXVideoToVideoPipeline",
         "video-to-video",
         _components,
-        _video_inputs,
+        lambda: video_call("num_frames", video=draw_clip(5, 42, 32, 16), **REPAINT),
     ),
 )

@@ -1,58 +1,126 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flux."""
+"""Flux and Chroma."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tests.tiny.autoencoders import flux_autoencoder
+from tests.tiny.calls import REPAINT, picture_call
 from tests.tiny.entry import describe, make_parts
+from tests.tiny.media import draw_mask, draw_picture
 from tests.tiny.schedulers import flow_match
 from tests.tiny.text_encoders import WIDTH, clip_text_encoder, t5_encoder
 from tests.tiny.tokenizers import clip_tokenizer, t5_tokenizer
 from tests.tiny.weights import build_model
 
 
-def _transformer(**changes: Any) -> Any:
-    from diffusers import FluxTransformer2DModel
-
-    config = {
-        "patch_size": 1,
+def _sizes() -> dict[str, Any]:
+    return {
         "in_channels": 16,
         "num_layers": 1,
         "num_single_layers": 1,
         "attention_head_dim": 16,
         "num_attention_heads": 2,
         "joint_attention_dim": WIDTH,
-        "pooled_projection_dim": WIDTH,
         "axes_dims_rope": (4, 4, 8),
-        "guidance_embeds": True,
     }
-    return build_model(FluxTransformer2DModel, 30, **(config | changes))
+
+
+def _transformer(**changes: Any) -> Any:
+    from diffusers import FluxTransformer2DModel
+
+    flux = {"pooled_projection_dim": WIDTH, "guidance_embeds": True}
+    return build_model(FluxTransformer2DModel, 30, **(_sizes() | flux | changes))
+
+
+def _chroma_transformer() -> Any:
+    from diffusers import ChromaTransformer2DModel
+
+    return build_model(
+        ChromaTransformer2DModel,
+        31,
+        approximator_num_channels=16,
+        approximator_hidden_dim=WIDTH,
+        approximator_layers=1,
+        **_sizes(),
+    )
+
+
+def _chroma_components(**changes: Any) -> dict[str, Any]:
+    parts = {
+        "scheduler": flow_match,
+        "vae": flux_autoencoder,
+        "text_encoder": t5_encoder,
+        "tokenizer": t5_tokenizer,
+        "transformer": _chroma_transformer,
+    }
+    return make_parts(**(parts | changes))
 
 
 def _components(**changes: Any) -> dict[str, Any]:
     parts = {
-        "scheduler": flow_match,
-        "vae": flux_autoencoder,
         "text_encoder": clip_text_encoder,
         "tokenizer": clip_tokenizer,
         "text_encoder_2": t5_encoder,
         "tokenizer_2": t5_tokenizer,
         "transformer": _transformer,
     }
-    return make_parts(**(parts | changes))
+    return _chroma_components(**(parts | changes))
 
 
-def _inputs(**changes: Any) -> dict[str, Any]:
-    return {
-        "prompt": "a lighthouse at night",
-        "height": 32,
-        "width": 48,
-        "num_inference_steps": 2,
-        "guidance_scale": 3.5,
-        "max_sequence_length": 48,
-    } | changes
+def _kontext_components() -> dict[str, Any]:
+    """The picture is scaled to one megapixel: the autoencoder shrinks it a lot."""
+    return _components(vae=partial(flux_autoencoder, 6, block_out_channels=[2] + 5 * [8]))
 
 
-PIPELINES = (describe("flux", "FluxPipeline", "text-to-image", _components, _inputs),)
+def _call(**changes: Any) -> dict[str, Any]:
+    return picture_call("negative_prompt", **({"max_sequence_length": 48} | changes))
+
+
+PIPELINES = (
+    describe("flux", "FluxPipeline", "text-to-image", _components, _call),
+    describe(
+        "flux-img2img",
+        "FluxImg2ImgPipeline",
+        "image-to-image",
+        _components,
+        lambda: _call(image=draw_picture(11, 48), **REPAINT),
+    ),
+    describe(
+        "flux-inpaint",
+        "FluxInpaintPipeline",
+        "inpaint",
+        _components,
+        lambda: _call(image=draw_picture(12, 48), mask_image=draw_mask(48), **REPAINT),
+    ),
+    describe(
+        "flux-fill",
+        "FluxFillPipeline",
+        "inpaint",
+        partial(_components, transformer=partial(_transformer, in_channels=48, out_channels=16)),
+        lambda: _call(image=draw_picture(13, 48), mask_image=draw_mask(48)),
+    ),
+    describe(
+        "flux-kontext",
+        "FluxKontextPipeline",
+        "image-edit",
+        _kontext_components,
+        lambda: _call(image=draw_picture(14, 192, 128), height=128, width=192),
+    ),
+    describe(
+        "flux-control",
+        "FluxControlPipeline",
+        "controlnet",
+        partial(_components, transformer=partial(_transformer, in_channels=32, out_channels=16)),
+        lambda: _call(control_image=draw_picture(15, 48)),
+    ),
+    describe(
+        "chroma",
+        "ChromaPipeline",
+        "text-to-image",
+        _chroma_components,
+        partial(picture_call, max_sequence_length=48),
+    ),
+)

@@ -7,22 +7,17 @@ from functools import partial
 from typing import Any
 
 from tests.tiny import stable_diffusion
-from tests.tiny.entry import describe, make_parts
+from tests.tiny.entry import describe
 from tests.tiny.media import draw_picture
 from tests.tiny.schedulers import ddim
 
 
 def _components(**changes: Any) -> dict[str, Any]:
-    parts = stable_diffusion.components(
+    return stable_diffusion.bare_components(
         unet=partial(stable_diffusion.unet, in_channels=8),
         scheduler=partial(ddim, prediction_type="v_prediction", timestep_spacing="trailing"),
+        **changes,
     )
-    del parts["safety_checker"], parts["feature_extractor"]
-    return make_parts(**(parts | changes))
-
-
-def _depth_components() -> dict[str, Any]:
-    return _components(prediction_type="depth")
 
 
 def _inputs(**changes: Any) -> dict[str, Any]:
@@ -30,7 +25,6 @@ def _inputs(**changes: Any) -> dict[str, Any]:
         "image": draw_picture(7, 48, 32),
         "num_inference_steps": 2,
         "processing_resolution": 0,
-        "ensemble_size": 1,
     } | changes
 
 
@@ -39,7 +33,14 @@ PIPELINES = (
         "marigold-depth",
         "MarigoldDepthPipeline",
         "depth",
-        _depth_components,
+        partial(_components, prediction_type="depth"),
+        partial(_inputs, output_uncertainty=True, ensemble_size=3),
+    ),
+    describe(
+        "marigold-normals",
+        "MarigoldNormalsPipeline",
+        "normals",
+        partial(_components, prediction_type="normals"),
         _inputs,
     ),
 )

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from tests.tiny.autoencoders import flux_autoencoder, qwen_autoencoder
+from tests.tiny.calls import REPAINT, picture_call
 from tests.tiny.entry import describe, make_parts
-from tests.tiny.media import draw_picture
+from tests.tiny.media import draw_mask, draw_picture
 from tests.tiny.schedulers import flow_match
 from tests.tiny.text_encoders import WIDTH, qwen3_encoder, qwen25_vl_encoder
 from tests.tiny.tokenizers import qwen_tokenizer, qwen_vl_processor
@@ -48,20 +49,9 @@ def _edit_components() -> dict[str, Any]:
     return _components(processor=qwen_vl_processor, vae=partial(qwen_autoencoder, 6, 2))
 
 
-def _inputs(**changes: Any) -> dict[str, Any]:
-    return {
-        "prompt": "a shop sign that says tiny",
-        "negative_prompt": "blurry",
-        "true_cfg_scale": 2.0,
-        "height": 64,
-        "width": 96,
-        "num_inference_steps": 2,
-    } | changes
-
-
-def _edit_plus_inputs() -> dict[str, Any]:
-    pictures = [draw_picture(4, 48, 32), draw_picture(5, 32, 40)]
-    return _inputs(image=pictures, height=128, width=192)
+def _call(**changes: Any) -> dict[str, Any]:
+    base = {"true_cfg_scale": 2.0, "height": 64, "width": 96}
+    return picture_call("guidance_scale", **(base | changes))
 
 
 def _z_image_transformer() -> Any:
@@ -94,32 +84,50 @@ def _z_image_components() -> dict[str, Any]:
     )
 
 
-def _z_image_inputs() -> dict[str, Any]:
-    return {
-        "prompt": "a teapot made of glass",
-        "negative_prompt": "text",
-        "height": 32,
-        "width": 48,
-        "num_inference_steps": 2,
-        "guidance_scale": 3.0,
-        "max_sequence_length": 128,
-    }
-
-
 PIPELINES = (
-    describe("qwen-image", "QwenImagePipeline", "text-to-image", _components, _inputs),
+    describe("qwen-image", "QwenImagePipeline", "text-to-image", _components, _call),
+    describe(
+        "qwen-image-img2img",
+        "QwenImageImg2ImgPipeline",
+        "image-to-image",
+        _components,
+        lambda: _call(image=draw_picture(31, 96, 64), **REPAINT),
+    ),
+    describe(
+        "qwen-image-inpaint",
+        "QwenImageInpaintPipeline",
+        "inpaint",
+        _components,
+        lambda: _call(image=draw_picture(32, 96, 64), mask_image=draw_mask(96, 64), **REPAINT),
+    ),
+    describe(
+        "qwen-image-edit",
+        "QwenImageEditPipeline",
+        "image-edit",
+        _edit_components,
+        lambda: _call(image=draw_picture(33, 48, 32), height=128, width=192),
+    ),
     describe(
         "qwen-image-edit-plus",
         "QwenImageEditPlusPipeline",
         "image-edit",
         _edit_components,
-        _edit_plus_inputs,
+        lambda: _call(
+            image=[draw_picture(34, 48, 32), draw_picture(35, 32, 40)], height=128, width=192
+        ),
     ),
     describe(
         "z-image",
         "ZImagePipeline",
         "text-to-image",
         _z_image_components,
-        _z_image_inputs,
+        partial(picture_call, max_sequence_length=128),
+    ),
+    describe(
+        "z-image-img2img",
+        "ZImageImg2ImgPipeline",
+        "image-to-image",
+        _z_image_components,
+        lambda: picture_call(image=draw_picture(36, 48), max_sequence_length=128, **REPAINT),
     ),
 )

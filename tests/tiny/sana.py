@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tests.tiny.autoencoders import wan_autoencoder
+from tests.tiny.calls import picture_call, video_call
 from tests.tiny.entry import describe, make_parts
 from tests.tiny.media import draw_picture
 from tests.tiny.schedulers import flow_match
@@ -46,37 +48,79 @@ def _video_components() -> dict[str, Any]:
     )
 
 
-def _video_inputs(**changes: Any) -> dict[str, Any]:
-    return {
-        "prompt": "waves on a beach",
-        "negative_prompt": "static",
-        "height": 32,
-        "width": 64,
-        "frames": 5,
-        "num_inference_steps": 2,
-        "guidance_scale": 4.0,
-        "max_sequence_length": 32,
-        "use_resolution_binning": False,
-    } | changes
+def _transformer() -> Any:
+    from diffusers import SanaTransformer2DModel
+
+    return build_model(
+        SanaTransformer2DModel,
+        61,
+        patch_size=1,
+        in_channels=4,
+        out_channels=4,
+        num_layers=1,
+        num_attention_heads=2,
+        attention_head_dim=8,
+        num_cross_attention_heads=2,
+        cross_attention_head_dim=8,
+        cross_attention_dim=16,
+        caption_channels=WIDTH,
+        sample_size=16,
+    )
 
 
-def _image_to_video_inputs() -> dict[str, Any]:
-    return _video_inputs(image=draw_picture(6, 64, 32))
+def _autoencoder() -> Any:
+    from diffusers import AutoencoderDC
+
+    halves = {}
+    for half in ("encoder", "decoder"):
+        halves |= {
+            f"{half}_block_types": ("ResBlock", "EfficientViTBlock"),
+            f"{half}_block_out_channels": (8, 8),
+            f"{half}_qkv_multiscales": ((), (5,)),
+            f"{half}_layers_per_block": (1, 1),
+        }
+    return build_model(
+        AutoencoderDC,
+        62,
+        latent_channels=4,
+        attention_head_dim=2,
+        downsample_block_type="conv",
+        upsample_block_type="interpolate",
+        **halves,
+    )
+
+
+def _components() -> dict[str, Any]:
+    return _video_components() | make_parts(vae=_autoencoder, transformer=_transformer)
+
+
+_UNBINNED = {"use_resolution_binning": False, "max_sequence_length": 32}
+
+
+def _video_call(**changes: Any) -> dict[str, Any]:
+    return video_call("num_frames", frames=5, height=32, width=64, **_UNBINNED, **changes)
 
 
 PIPELINES = (
+    describe(
+        "sana",
+        "SanaPipeline",
+        "text-to-image",
+        _components,
+        partial(picture_call, width=64, **_UNBINNED),
+    ),
     describe(
         "sana-video",
         "SanaVideoPipeline",
         "text-to-video",
         _video_components,
-        _video_inputs,
+        _video_call,
     ),
     describe(
         "sana-image-to-video",
         "SanaImageToVideoPipeline",
         "image-to-video",
         _video_components,
-        _image_to_video_inputs,
+        lambda: _video_call(image=draw_picture(51, 64, 32)),
     ),
 )

@@ -40,8 +40,8 @@ def clip_text_encoder_with_projection(seed: int = 2, **changes: Any) -> Any:
     return randomize(CLIPTextModelWithProjection(_clip_config(**changes)), seed)
 
 
-def _t5_sizes() -> dict[str, Any]:
-    return {
+def _t5_sizes(**changes: Any) -> dict[str, Any]:
+    sizes = {
         "vocab_size": VOCAB_SIZE,
         "d_model": WIDTH,
         "d_kv": 8,
@@ -50,12 +50,13 @@ def _t5_sizes() -> dict[str, Any]:
         "num_heads": 4,
         "feed_forward_proj": "gated-gelu",
     }
+    return sizes | changes
 
 
-def t5_encoder(seed: int = 3) -> Any:
+def t5_encoder(seed: int = 3, **changes: Any) -> Any:
     from transformers import T5Config, T5EncoderModel
 
-    return randomize(T5EncoderModel(T5Config(**_t5_sizes())), seed)
+    return randomize(T5EncoderModel(T5Config(**_t5_sizes(**changes))), seed)
 
 
 def umt5_encoder(seed: int = 5) -> Any:
@@ -80,7 +81,7 @@ def gemma2_encoder(seed: int = 4) -> Any:
     return randomize(Gemma2Model(config), seed)
 
 
-def _qwen_sizes() -> dict[str, Any]:
+def _decoder_sizes() -> dict[str, Any]:
     return {
         "vocab_size": VOCAB_SIZE,
         "hidden_size": WIDTH,
@@ -95,7 +96,7 @@ def _qwen_sizes() -> dict[str, Any]:
 def qwen3_encoder(seed: int = 6) -> Any:
     from transformers import Qwen3Config, Qwen3Model
 
-    return randomize(Qwen3Model(Qwen3Config(**_qwen_sizes(), head_dim=8)), seed)
+    return randomize(Qwen3Model(Qwen3Config(**_decoder_sizes(), head_dim=8)), seed)
 
 
 def qwen25_vl_encoder(seed: int = 7) -> Any:
@@ -107,7 +108,7 @@ def qwen25_vl_encoder(seed: int = 7) -> Any:
     ids = {token: 256 + index for index, token in enumerate(QWEN_SPECIALS)}
     rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
     config = Qwen2_5_VLConfig(
-        text_config=_qwen_sizes() | {"rope_parameters": rope},
+        text_config=_decoder_sizes() | {"rope_parameters": rope},
         vision_config={
             "depth": 1,
             "hidden_size": 16,
@@ -122,3 +123,15 @@ def qwen25_vl_encoder(seed: int = 7) -> Any:
         vision_end_token_id=ids["<|vision_end|>"],
     )
     return randomize(Qwen2_5_VLForConditionalGeneration(config), seed)
+
+
+def glm_encoder(seed: int = 14) -> Any:
+    from transformers import GlmConfig, GlmModel
+
+    return randomize(GlmModel(GlmConfig(**_decoder_sizes(), head_dim=8, pad_token_id=0)), seed)
+
+
+def llama_encoder(seed: int = 15) -> Any:
+    from transformers import LlamaConfig, LlamaModel
+
+    return randomize(LlamaModel(LlamaConfig(**_decoder_sizes(), pad_token_id=0)), seed)

@@ -91,3 +91,26 @@ def qwen_vl_processor() -> Any:
         size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112},
     )
     return PaddleOCRVLProcessor(image_processor=images, tokenizer=qwen_tokenizer())
+
+
+def llama_tokenizer() -> PreTrainedTokenizerBase:
+    """Llama's BPE over single characters."""
+    from transformers import LlamaTokenizer
+
+    specials = ("<unk>", "<s>", "</s>", "<pad>")
+    return LlamaTokenizer(
+        vocab=_numbered(specials, "\u2581\n" + _PRINTABLE), merges=[], pad_token="<pad>"
+    )
+
+
+def glm_tokenizer() -> PreTrainedTokenizerBase:
+    """A byte-level BPE without merges in the general class, padded on the left as GLM's."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocab = _numbered(["<pad>", "<unk>"], _byte_alphabet())
+    model = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=model, pad_token="<pad>", unk_token="<unk>", padding_side="left"
+    )

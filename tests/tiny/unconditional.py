@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tests.tiny.entry import describe, make_parts
@@ -36,6 +37,15 @@ def _ddim_components() -> dict[str, Any]:
     return make_parts(unet=_unet, scheduler=DDIMScheduler)
 
 
+def _consistency_components() -> dict[str, Any]:
+    from diffusers import CMStochasticIterativeScheduler
+
+    return make_parts(
+        unet=partial(_unet, num_class_embeds=10),
+        scheduler=partial(CMStochasticIterativeScheduler, num_train_timesteps=40),
+    )
+
+
 PIPELINES = (
     describe(
         "ddpm",
@@ -50,5 +60,12 @@ PIPELINES = (
         "unconditional",
         _ddim_components,
         lambda: {"batch_size": 2, "num_inference_steps": 2, "eta": 0.5},
+    ),
+    describe(
+        "consistency-model",
+        "ConsistencyModelPipeline",
+        "class-to-image",
+        _consistency_components,
+        lambda: {"batch_size": 2, "class_labels": [3, 5], "num_inference_steps": 2},
     ),
 )

@@ -7,31 +7,36 @@ from functools import partial
 from typing import Any
 
 from tests.tiny.autoencoders import wan_autoencoder
+from tests.tiny.calls import REPAINT, video_call
 from tests.tiny.entry import describe, make_parts
-from tests.tiny.media import draw_clip, draw_picture
+from tests.tiny.media import draw_clip, draw_mask, draw_picture
 from tests.tiny.schedulers import flow_unipc
 from tests.tiny.text_encoders import WIDTH, umt5_encoder
 from tests.tiny.tokenizers import t5_tokenizer
+from tests.tiny.vision import clip_image_processor, clip_vision_encoder
 from tests.tiny.weights import build_model
 
 
-def _transformer(seed: int = 40, in_channels: int = 16) -> Any:
+def _sizes() -> dict[str, Any]:
+    return {
+        "patch_size": (1, 2, 2),
+        "num_attention_heads": 2,
+        "attention_head_dim": 12,
+        "in_channels": 16,
+        "out_channels": 16,
+        "text_dim": WIDTH,
+        "freq_dim": 32,
+        "ffn_dim": 32,
+        "num_layers": 1,
+        "rope_max_seq_len": 32,
+    }
+
+
+def _transformer(seed: int = 40, in_channels: int = 16, **changes: Any) -> Any:
     from diffusers import WanTransformer3DModel
 
-    return build_model(
-        WanTransformer3DModel,
-        seed,
-        patch_size=(1, 2, 2),
-        num_attention_heads=2,
-        attention_head_dim=12,
-        in_channels=in_channels,
-        out_channels=16,
-        text_dim=WIDTH,
-        freq_dim=32,
-        ffn_dim=32,
-        num_layers=1,
-        rope_max_seq_len=32,
-    )
+    sizes = _sizes() | {"in_channels": in_channels} | changes
+    return build_model(WanTransformer3DModel, seed, **sizes)
 
 
 def _components(**changes: Any) -> dict[str, Any]:
@@ -45,17 +50,27 @@ def _components(**changes: Any) -> dict[str, Any]:
     return make_parts(**(parts | changes))
 
 
-def _text_inputs(**changes: Any) -> dict[str, Any]:
-    return {
-        "prompt": "a cat walks on the grass",
-        "negative_prompt": "static",
-        "height": 16,
-        "width": 32,
-        "num_frames": 5,
-        "num_inference_steps": 2,
-        "guidance_scale": 4.0,
-        "max_sequence_length": 32,
-    } | changes
+def _seeing_components() -> dict[str, Any]:
+    """Wan 2.1: one transformer, which is also shown what CLIP makes of both pictures."""
+    return _components(
+        transformer=partial(
+            _transformer, 42, 36, image_dim=WIDTH, added_kv_proj_dim=24, pos_embed_seq_len=34
+        ),
+        image_encoder=clip_vision_encoder,
+        image_processor=clip_image_processor,
+    )
+
+
+def _vace_transformer() -> Any:
+    from diffusers import WanVACETransformer3DModel
+
+    return build_model(
+        WanVACETransformer3DModel, 43, vace_layers=[0], vace_in_channels=96, **_sizes()
+    )
+
+
+def _vace_components() -> dict[str, Any]:
+    return _components(transformer=_vace_transformer)
 
 
 def _image_components() -> dict[str, Any]:
@@ -68,35 +83,49 @@ def _image_components() -> dict[str, Any]:
     )
 
 
-def _image_inputs() -> dict[str, Any]:
-    return _text_inputs(image=draw_picture(2, 32, 16), guidance_scale_2=3.0)
-
-
 def _two_stage_components() -> dict[str, Any]:
     return _components(transformer_2=partial(_transformer, 41), boundary_ratio=0.875)
 
 
-def _video_inputs() -> dict[str, Any]:
-    inputs = _text_inputs(video=draw_clip(5, 3, 32, 16), strength=0.7, num_inference_steps=3)
-    del inputs["num_frames"]
-    return inputs
-
-
 PIPELINES = (
-    describe("wan-t2v", "WanPipeline", "text-to-video", _components, _text_inputs),
-    describe("wan22-t2v", "WanPipeline", "text-to-video", _two_stage_components, _text_inputs),
+    describe("wan-t2v", "WanPipeline", "text-to-video", _components, video_call),
+    describe(
+        "wan22-t2v",
+        "WanPipeline",
+        "text-to-video",
+        _two_stage_components,
+        partial(video_call, guidance_scale_2=3.0),
+    ),
+    describe(
+        "wan-i2v",
+        "WanImageToVideoPipeline",
+        "image-to-video",
+        _seeing_components,
+        lambda: video_call(image=draw_picture(21, 32, 16), last_image=draw_picture(22, 32, 16)),
+    ),
     describe(
         "wan22-i2v",
         "WanImageToVideoPipeline",
         "image-to-video",
         _image_components,
-        _image_inputs,
+        lambda: video_call(image=draw_picture(23, 32, 16), guidance_scale_2=3.0),
     ),
     describe(
         "wan-v2v",
         "WanVideoToVideoPipeline",
         "video-to-video",
         _components,
-        _video_inputs,
+        lambda: video_call("num_frames", video=draw_clip(5, 24, 32, 16), **REPAINT),
+    ),
+    describe(
+        "wan-vace",
+        "WanVACEPipeline",
+        "video-edit",
+        _vace_components,
+        lambda: video_call(
+            video=draw_clip(5, 25, 32, 16),
+            mask=[draw_mask(32, 16)] * 5,
+            reference_images=[draw_picture(26, 32, 16)],
+        ),
     ),
 )

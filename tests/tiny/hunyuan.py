@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HunyuanVideo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.tiny.calls import video_call
+from tests.tiny.entry import describe, make_parts
+from tests.tiny.schedulers import flow_match
+from tests.tiny.text_encoders import WIDTH, clip_text_encoder, llama_encoder
+from tests.tiny.tokenizers import clip_tokenizer, llama_tokenizer
+from tests.tiny.weights import build_model
+
+
+def _transformer() -> Any:
+    from diffusers import HunyuanVideoTransformer3DModel
+
+    return build_model(
+        HunyuanVideoTransformer3DModel,
+        120,
+        in_channels=4,
+        out_channels=4,
+        num_attention_heads=2,
+        attention_head_dim=10,
+        num_layers=1,
+        num_single_layers=1,
+        num_refiner_layers=1,
+        patch_size=1,
+        guidance_embeds=True,
+        text_embed_dim=WIDTH,
+        pooled_projection_dim=WIDTH,
+        rope_axes_dim=(2, 4, 4),
+    )
+
+
+def _autoencoder() -> Any:
+    from diffusers import AutoencoderKLHunyuanVideo
+
+    return build_model(
+        AutoencoderKLHunyuanVideo,
+        121,
+        latent_channels=4,
+        down_block_types=("HunyuanVideoDownBlock3D",) * 4,
+        up_block_types=("HunyuanVideoUpBlock3D",) * 4,
+        block_out_channels=(8, 8, 8, 8),
+        layers_per_block=1,
+        norm_num_groups=4,
+    )
+
+
+def _components() -> dict[str, Any]:
+    return make_parts(
+        scheduler=flow_match,
+        vae=_autoencoder,
+        text_encoder=llama_encoder,
+        tokenizer=llama_tokenizer,
+        text_encoder_2=clip_text_encoder,
+        tokenizer_2=clip_tokenizer,
+        transformer=_transformer,
+    )
+
+
+PIPELINES = (
+    describe(
+        "hunyuan-video",
+        "HunyuanVideoPipeline",
+        "text-to-video",
+        _components,
+        lambda: video_call("negative_prompt", true_cfg_scale=1.0),
+    ),
+)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LTX-Video."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.tiny.calls import video_call
+from tests.tiny.entry import describe, make_parts
+from tests.tiny.media import draw_picture
+from tests.tiny.schedulers import flow_match
+from tests.tiny.text_encoders import WIDTH, t5_encoder
+from tests.tiny.tokenizers import t5_tokenizer
+from tests.tiny.weights import build_model
+
+
+def _transformer() -> Any:
+    from diffusers import LTXVideoTransformer3DModel
+
+    return build_model(
+        LTXVideoTransformer3DModel,
+        110,
+        in_channels=8,
+        out_channels=8,
+        num_attention_heads=4,
+        attention_head_dim=8,
+        cross_attention_dim=WIDTH,
+        caption_channels=WIDTH,
+        num_layers=1,
+    )
+
+
+def _autoencoder() -> Any:
+    from diffusers import AutoencoderKLLTXVideo
+
+    return build_model(
+        AutoencoderKLLTXVideo,
+        111,
+        latent_channels=8,
+        block_out_channels=(8, 8, 8, 8),
+        decoder_block_out_channels=(8, 8, 8, 8),
+        layers_per_block=(1, 1, 1, 1, 1),
+        decoder_layers_per_block=(1, 1, 1, 1, 1),
+        spatio_temporal_scaling=(True, True, False, False),
+        decoder_spatio_temporal_scaling=(True, True, False, False),
+        patch_size=1,
+    )
+
+
+def _components() -> dict[str, Any]:
+    return make_parts(
+        scheduler=flow_match,
+        vae=_autoencoder,
+        text_encoder=t5_encoder,
+        tokenizer=t5_tokenizer,
+        transformer=_transformer,
+    )
+
+
+def _call(**changes: Any) -> dict[str, Any]:
+    return video_call(height=32, width=64, frame_rate=20, **changes)
+
+
+PIPELINES = (
+    describe("ltx", "LTXPipeline", "text-to-video", _components, _call),
+    describe(
+        "ltx-i2v",
+        "LTXImageToVideoPipeline",
+        "image-to-video",
+        _components,
+        lambda: _call(image=draw_picture(61, 64, 32)),
+    ),
+)
