@@ -32,10 +32,14 @@ def _to_array(value: object) -> np.ndarray:
 
 def _call(pipeline: DiffusionPipeline, inputs: dict) -> dict[str, np.ndarray]:
     torch.manual_seed(7)
-    accepted = inspect.signature(pipeline.__call__).parameters
-    if "output_type" in accepted:  # LDM3D's PIL pictures of depth fail with Pillow 13
-        inputs = inputs | {"output_type": "np"}
-    output = pipeline(**inputs, generator=torch.Generator("cpu").manual_seed(7))
+    arguments = {
+        key: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+        for key, value in inputs.items()
+    }
+    arguments["generator"] = torch.Generator("cpu").manual_seed(7)
+    if "output_type" in inspect.signature(pipeline.__call__).parameters:
+        arguments["output_type"] = "np"  # LDM3D's PIL pictures of depth fail with Pillow 13
+    output = pipeline(**arguments)
     return {key: _to_array(value) for key, value in output.items() if value is not None}
 
 

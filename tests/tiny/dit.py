@@ -45,7 +45,7 @@ def _pixart_components() -> dict[str, Any]:
 def _dit_components() -> dict[str, Any]:
     from diffusers import DiTTransformer2DModel
 
-    sizes = _patch_transformer(norm_type="ada_norm_zero", num_embeds_ada_norm=10)
+    sizes = _patch_transformer(norm_type="ada_norm_zero", num_embeds_ada_norm=1000)
     return make_parts(
         transformer=partial(build_model, DiTTransformer2DModel, 101, **sizes),
         scheduler=ddim,
@@ -92,13 +92,13 @@ def _lumina2_components() -> dict[str, Any]:
         "num_kv_heads": 2,
         "multiple_of": 16,
         "axes_dim_rope": (4, 2, 2),
-        "axes_lens": (300, 32, 32),
+        "axes_lens": (512, 32, 32),
         "cap_feat_dim": WIDTH,
     }
     return make_parts(
         transformer=partial(build_model, Lumina2Transformer2DModel, 103, **sizes),
         scheduler=flow_match,
-        vae=flux_autoencoder,
+        vae=partial(flux_autoencoder, 4),
         text_encoder=gemma2_encoder,
         tokenizer=gemma_tokenizer,
     )
@@ -146,6 +146,6 @@ PIPELINES = (
         lambda: {"class_labels": [1, 7], "guidance_scale": 3.0, "num_inference_steps": 2},
     ),
     describe("cogview4", "CogView4Pipeline", "text-to-image", _cogview4_components, _SHORT),
-    describe("lumina2", "Lumina2Pipeline", "text-to-image", _lumina2_components, _SHORT),
+    describe("lumina2", "Lumina2Pipeline", "text-to-image", _lumina2_components, picture_call),
     describe("aura-flow", "AuraFlowPipeline", "text-to-image", _aura_flow_components, _SHORT),
 )

@@ -19,7 +19,8 @@ class TinyPipeline:
 
     name: folder and entry name.
     build: the pipeline with seeded random weights.
-    inputs: arguments of `__call__` for a quick call; nothing that a server adds itself.
+    inputs: arguments of `__call__` for a quick call; nothing that a server adds itself. A
+        sound is a float32 array; the pipelines themselves want it as a torch tensor.
     load_kwargs: what `from_pretrained` needs besides the folder; survives JSON.
     """
 

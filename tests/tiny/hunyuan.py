@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tests.tiny.calls import video_call
@@ -67,6 +68,6 @@ PIPELINES = (
         "HunyuanVideoPipeline",
         "text-to-video",
         _components,
-        lambda: video_call("negative_prompt", true_cfg_scale=1.0),
+        partial(video_call, true_cfg_scale=2.0),
     ),
 )

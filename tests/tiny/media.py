@@ -30,5 +30,5 @@ def draw_clip(frames: int, seed: int = 0, width: int = 32, height: int = 32) -> 
 
 
 def make_sound(samples: int, seed: int = 0) -> np.ndarray:
-    """Stereo noise, float32 [2, samples], within -1.0-1.0."""
-    return np.random.default_rng(seed).uniform(-1, 1, (2, samples)).astype(np.float32)
+    """Noise, float32 [1, samples], within -1.0-1.0: one sound with one channel."""
+    return np.random.default_rng(seed).uniform(-1, 1, (1, samples)).astype(np.float32)

@@ -39,12 +39,12 @@ def _video_unet() -> Any:
         UNetSpatioTemporalConditionModel,
         131,
         sample_size=16,
-        block_out_channels=(32, 32),
+        block_out_channels=(32,),
         layers_per_block=1,
-        down_block_types=("CrossAttnDownBlockSpatioTemporal", "DownBlockSpatioTemporal"),
-        up_block_types=("UpBlockSpatioTemporal", "CrossAttnUpBlockSpatioTemporal"),
+        down_block_types=("CrossAttnDownBlockSpatioTemporal",),
+        up_block_types=("CrossAttnUpBlockSpatioTemporal",),
         cross_attention_dim=WIDTH,
-        num_attention_heads=2,
+        num_attention_heads=(2,),
         addition_time_embed_dim=8,
         projection_class_embeddings_input_dim=3 * 8,
     )
@@ -68,8 +68,8 @@ def _video_components() -> dict[str, Any]:
     return make_parts(
         unet=_video_unet,
         vae=_video_autoencoder,
-        image_encoder=clip_vision_encoder,
-        feature_extractor=clip_image_processor,
+        image_encoder=partial(clip_vision_encoder, image_size=224, patch_size=14),
+        feature_extractor=partial(clip_image_processor, 224),
         scheduler=partial(
             EulerDiscreteScheduler,
             prediction_type="v_prediction",

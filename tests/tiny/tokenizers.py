@@ -114,3 +114,13 @@ def glm_tokenizer() -> PreTrainedTokenizerBase:
     return PreTrainedTokenizerFast(
         tokenizer_object=model, pad_token="<pad>", unk_token="<unk>", padding_side="left"
     )
+
+
+def roberta_tokenizer() -> PreTrainedTokenizerBase:
+    """RoBERTa's byte-level BPE without merges."""
+    from transformers import RobertaTokenizer
+
+    specials = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    return RobertaTokenizer(
+        vocab=_numbered(specials, _byte_alphabet()), merges=[], model_max_length=77
+    )

@@ -11,8 +11,8 @@ from tests.tiny.weights import randomize
 SIZE = 32
 
 
-def _vision_sizes() -> dict[str, Any]:
-    return {
+def _vision_sizes(**changes: Any) -> dict[str, Any]:
+    sizes = {
         "hidden_size": WIDTH,
         "intermediate_size": 37,
         "projection_dim": WIDTH,
@@ -21,21 +21,23 @@ def _vision_sizes() -> dict[str, Any]:
         "image_size": SIZE,
         "patch_size": 8,
     }
+    return sizes | changes
 
 
-def clip_image_processor() -> Any:
+def clip_image_processor(size: int = SIZE) -> Any:
     """CLIP's preprocessing with Pillow: works with and without torchvision."""
     from transformers import CLIPImageProcessorPil
 
     return CLIPImageProcessorPil(
-        size={"shortest_edge": SIZE}, crop_size={"height": SIZE, "width": SIZE}
+        size={"shortest_edge": size}, crop_size={"height": size, "width": size}
     )
 
 
-def clip_vision_encoder(seed: int = 8) -> Any:
+def clip_vision_encoder(seed: int = 8, **changes: Any) -> Any:
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
-    return randomize(CLIPVisionModelWithProjection(CLIPVisionConfig(**_vision_sizes())), seed)
+    config = CLIPVisionConfig(**_vision_sizes(**changes))
+    return randomize(CLIPVisionModelWithProjection(config), seed)
 
 
 def safety_checker(seed: int = 9) -> Any:
