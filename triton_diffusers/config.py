@@ -124,7 +124,7 @@ def _read_object(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ValueError(f"malformed JSON ({error}) in {text[:200]!r}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"expected a JSON object such as {{\"height\": 512}}, got {text[:200]!r}")
+        raise ValueError(f'expected a JSON object such as {{"height": 512}}, got {text[:200]!r}')
     return value
 
 

@@ -62,28 +62,47 @@ class Tensor:
 
 
 SEED = Tensor("seed", "TYPE_INT64", (-1,), about="one for the call, or one per output; none: drawn")
-EXTRA = Tensor("extra", "TYPE_STRING", (1,), about="JSON object: parameters with no input of their own")
+EXTRA = Tensor(
+    "extra", "TYPE_STRING", (1,), about="JSON object: parameters with no input of their own"
+)
 OUTPUT_FORMAT = Tensor(
     "output_format", "TYPE_STRING", (1,), about="tensor, png, jpeg, webp, mp4, gif, wav or flac"
 )
 OUTPUT_QUALITY = Tensor("output_quality", "TYPE_INT64", (1,), about="1-100, for jpeg and webp")
-OUTPUT_BASE64 = Tensor("output_base64", "TYPE_BOOL", (1,), about="media as base64 text, for /generate")
+OUTPUT_BASE64 = Tensor(
+    "output_base64", "TYPE_BOOL", (1,), about="media as base64 text, for /generate"
+)
 FPS = Tensor("fps", "TYPE_FP64", (1,), about="how fast the encoded video plays")
 
 OWN_INPUTS = (SEED, EXTRA, OUTPUT_FORMAT, OUTPUT_QUALITY, OUTPUT_BASE64)
 """On every entry; FPS joins them on video entries whose pipeline has no `fps` of its own."""
 
-IMAGES = Tensor("images", "TYPE_UINT8", (-1, -1, -1, -1), about="(N, height, width, channels), 0-255")
+IMAGES = Tensor(
+    "images", "TYPE_UINT8", (-1, -1, -1, -1), about="(N, height, width, channels), 0-255"
+)
 FRAMES = Tensor(
-    "frames", "TYPE_UINT8", (-1, -1, -1, -1, -1), about="(N, frames, height, width, channels), 0-255"
+    "frames",
+    "TYPE_UINT8",
+    (-1, -1, -1, -1, -1),
+    about="(N, frames, height, width, channels), 0-255",
 )
 AUDIOS = Tensor("audios", "TYPE_FP32", (-1, -1, -1), about="(N, channels, samples)")
 SAMPLING_RATE = Tensor("sampling_rate", "TYPE_INT64", (1,), about="samples per second of the audio")
-MEDIA_FILES = Tensor("media", "TYPE_STRING", (-1,), about="encoded files, instead of the big tensor")
-SEED_USED = Tensor("seed", "TYPE_INT64", (-1,), about="the seed(s) used; send them again for the same result")
-NSFW = Tensor("nsfw_content_detected", "TYPE_BOOL", (-1,), about="the safety checker's flag per image")
-INFO = Tensor("info", "TYPE_STRING", (1,), about="JSON: model, versions, seconds per stage, warnings")
-PROGRESS = Tensor("progress", "TYPE_INT64", (2,), about="(step, total), in responses before the last")
+MEDIA_FILES = Tensor(
+    "media", "TYPE_STRING", (-1,), about="encoded files, instead of the big tensor"
+)
+SEED_USED = Tensor(
+    "seed", "TYPE_INT64", (-1,), about="the seed(s) used; send them again for the same result"
+)
+NSFW = Tensor(
+    "nsfw_content_detected", "TYPE_BOOL", (-1,), about="the safety checker's flag per image"
+)
+INFO = Tensor(
+    "info", "TYPE_STRING", (1,), about="JSON: model, versions, seconds per stage, warnings"
+)
+PROGRESS = Tensor(
+    "progress", "TYPE_INT64", (2,), about="(step, total), in responses before the last"
+)
 
 OWN_OUTPUTS = (MEDIA_FILES, SEED_USED, INFO)
 """On every entry; PROGRESS joins them on decoupled entries."""

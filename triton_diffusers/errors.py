@@ -37,4 +37,6 @@ def unknown(thing: str, name: str, where: str, accepted: Iterable[str]) -> str:
 def one_line(error: BaseException) -> str:
     """Return an exception's own text on one line, with its type where the text alone says little."""
     text = " ".join(str(error).split())
-    return text if isinstance(error, ConfigError | RequestError) else f"{type(error).__name__}: {text}"
+    return (
+        text if isinstance(error, ConfigError | RequestError) else f"{type(error).__name__}: {text}"
+    )

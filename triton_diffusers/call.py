@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A decoded request -> the arguments of `__call__`.
+
+Precedence, lowest first: the pipeline's own defaults (nothing is passed), the entry's
+`diffusers_call_kwargs`, the request's inputs.
+"""
+
+import dataclasses
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from triton_diffusers import families, values
+from triton_diffusers.config import ServeConfig, options
+from triton_diffusers.contract import (
+    EXTRA,
+    FPS,
+    IMAGE_COUNTS,
+    MEDIA,
+    OUTPUT_BASE64,
+    OUTPUT_FORMAT,
+    OUTPUT_QUALITY,
+    SEED,
+    WIRE,
+    Kind,
+    is_reserved,
+    reserved_hint,
+)
+from triton_diffusers.errors import RequestError, unknown
+from triton_diffusers.loading import LoadedPipeline
+from triton_diffusers.outputs import OutputOptions, formats_of
+from triton_diffusers.signature import PROMPT_NAME, Parameter, Signature
+
+NEGATIVE = re.compile(r"^neg(ative)?_prompt")
+POSITIVE = re.compile(
+    r"^(height|width|frames|video_length|batch_size|num_frames|max_sequence_length)$"
+    r"|(^|_)num_inference_steps$|^num_\w+_per_prompt$"
+)
+NOT_NEGATIVE = re.compile(r"^(num|max)_|^(target_|original_)?(fps|size|frame_rate)$")
+STEPS = re.compile(r"(^|_)num_inference_steps$")
+FRAME_COUNTS = ("num_frames", "frames", "video_length")
+DEFAULT_FPS = 24.0
+
+
+@dataclass
+class Call:
+    """One call of the pipeline, ready to run."""
+
+    kwargs: dict[str, Any]
+    seeds: list[int]
+    output: OutputOptions
+    counts: dict[str, int] = field(default_factory=dict)
+    """How many elements each text and picture input has, to explain a failure."""
+
+
+def read_call(inputs: Mapping[str, np.ndarray], loaded: LoadedPipeline) -> Call:
+    """Read a request's input tensors. Raises RequestError saying what to send instead."""
+    config, signature = loaded.config, loaded.signature
+    counts: dict[str, int] = {}
+    sent = _typed(inputs, signature, config, counts)
+    sent |= _from_extra(inputs, signature, config)
+    _check_ranges(sent, config)
+    kwargs = _merge(sent, loaded)
+    _check_required(kwargs, signature)
+    prompts = _match_prompts(kwargs, loaded, counts)
+    seeds = _seeds(inputs, kwargs, prompts, config)
+    if "seed" in signature.parameters and SEED.name in inputs:
+        kwargs["seed"] = seeds[0]
+    return Call(kwargs, seeds, _output_options(inputs, kwargs, loaded), counts)
+
+
+def refuse_parameters(parameters: Mapping[str, Any], signature: Signature) -> None:
+    """Raise RequestError for any request parameter: arguments travel as inputs, never beside them."""
+    for name in parameters:
+        hint = _elsewhere(name)
+        if hint:
+            raise RequestError(f"request parameter '{name}': {hint}")
+        if name in signature.parameters or name in _OWN:
+            raise RequestError(
+                f"request parameter '{name}': send it as an input tensor (on /generate: of the right "
+                "JSON type, a list where the input is one), not as a parameter"
+            )
+        accepted = (*signature.parameters, *_OWN)
+        raise RequestError(unknown("request parameter", name, signature.pipeline_class, accepted))
+
+
+_OWN = (SEED.name, EXTRA.name, OUTPUT_FORMAT.name, OUTPUT_QUALITY.name, OUTPUT_BASE64.name)
+_LOAD_TIME = frozenset(option.name for option in options())
+
+
+def _elsewhere(name: str) -> str | None:
+    """Say where a name belongs that a request must not carry, or None."""
+    if name in _LOAD_TIME:
+        return (
+            f"'{name}' is a load-time setting; set it in the entry's config.pbtxt parameters and "
+            "load the model again"
+        )
+    return f"'{name}' is reserved: {reserved_hint(name)}" if is_reserved(name) else None
+
+
+def _typed(
+    inputs: Mapping[str, np.ndarray],
+    signature: Signature,
+    config: ServeConfig,
+    counts: dict[str, int],
+) -> dict[str, Any]:
+    """Read the inputs that are parameters of the pipeline, by wire name."""
+    sent: dict[str, Any] = {}
+    for p in signature.on_wire:
+        if p.kind in MEDIA:
+            found = values.read_media(p, inputs, config)
+            if found is None:
+                continue
+            sent[p.name], counts[p.name], rate = found
+            if rate is not None:
+                _tell_rate(p, rate, sent, inputs, signature)
+        elif p.name in inputs and p.name != SEED.name:
+            sent[p.name] = values.value_of(p, inputs[p.name], config)
+            if p.kind is Kind.TEXT:
+                counts[p.name] = inputs[p.name].size
+    return sent
+
+
+def _tell_rate(
+    p: Parameter,
+    rate: int,
+    sent: dict[str, Any],
+    inputs: Mapping[str, np.ndarray],
+    signature: Signature,
+) -> None:
+    """Pass on the sampling rate that a sound file states, where the pipeline asks for it."""
+    name = re.sub(r"_?waveforms?$", "", p.name) + "_sampling_rate"
+    if name in signature.parameters and name not in inputs:
+        sent[name] = rate
+
+
+def _from_extra(
+    inputs: Mapping[str, np.ndarray], signature: Signature, config: ServeConfig
+) -> dict[str, Any]:
+    if EXTRA.name not in inputs:
+        return {}
+    extra = values.json_object(inputs[EXTRA.name], EXTRA.name, config)
+    open_names = [n for n, p in signature.parameters.items() if p.kind not in (Kind.TENSOR,)]
+    for name in extra:
+        hint = _elsewhere(name)
+        parameter = signature.parameters.get(name)
+        if hint:
+            raise RequestError(f"input 'extra': {hint}")
+        if name in _OWN or (parameter is not None and parameter.kind in WIRE):
+            raise RequestError(f"input 'extra': '{name}' has an input of its own; send it there")
+        if parameter is None:
+            known = (*open_names, *_OWN)
+            raise RequestError(
+                "input 'extra': " + unknown("argument", name, signature.pipeline_class, known)
+            )
+        if parameter.kind is Kind.TENSOR:
+            raise RequestError(f"input 'extra': '{name}' is a tensor or object; JSON carries none")
+    return extra
+
+
+def _check_ranges(sent: Mapping[str, Any], config: ServeConfig) -> None:
+    for name, value in sent.items():
+        for number in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                continue
+            if POSITIVE.search(name) and number < 1:
+                raise RequestError(f"input '{name}': {number}; send a number of at least 1")
+            if NOT_NEGATIVE.search(name) and number < 0:
+                raise RequestError(f"input '{name}': {number}; send a number of at least 0")
+            if STEPS.search(name):
+                _at_most(name, number, config.max_steps, "max_steps")
+            if name in FRAME_COUNTS:
+                _at_most(name, number, config.max_frames, "max_frames")
+            if name in ("height", "width", "resolution"):
+                _at_most(name, number, config.max_pixels, "max_pixels")
+    for name in ("timesteps", "sigmas"):
+        if isinstance(sent.get(name), list):
+            _at_most(
+                f"{name}' (elements of '{name}", len(sent[name]), config.max_steps, "max_steps"
+            )
+
+
+def _at_most(name: str, number: float, limit: int, option: str) -> None:
+    if number > limit:
+        raise RequestError(
+            f"input '{name}': {number}; at most {limit} is accepted ({option} of the entry)"
+        )
+
+
+def _merge(sent: Mapping[str, Any], loaded: LoadedPipeline) -> dict[str, Any]:
+    """Put the request over the entry's call kwargs, under the names of `__call__`."""
+    parameters = loaded.signature.parameters
+    kwargs: dict[str, Any] = {}
+    for name, value in loaded.call_kwargs.items():
+        p = parameters[name]
+        kwargs[p.argument] = _entry_value(p, value)
+    seen: dict[str, str] = {}
+    for name, value in sent.items():
+        argument = parameters[name].argument
+        if argument in seen:
+            raise RequestError(f"inputs '{seen[argument]}' and '{name}' are the same; send one")
+        seen[argument] = name
+        kwargs[argument] = value
+    config = loaded.config
+    height, width = kwargs.get("height"), kwargs.get("width")
+    if isinstance(height, int) and isinstance(width, int):
+        _at_most("height' x 'width", height * width, config.max_pixels, "max_pixels")
+    return kwargs
+
+
+def _entry_value(parameter: Parameter, value: Any) -> Any:
+    if parameter.as_tuple and isinstance(value, list):
+        return tuple(value)
+    return values.chosen(parameter, value) if parameter.enum else value
+
+
+def _check_required(kwargs: Mapping[str, Any], signature: Signature) -> None:
+    for p in signature.parameters.values():
+        if p.required and p.argument not in kwargs:
+            kinds = f" (or '{p.name}_bytes')" if p.kind in MEDIA else ""
+            raise RequestError(
+                f"input '{p.name}'{kinds} is missing; {signature.pipeline_class} requires it"
+            )
+
+
+def _match_prompts(
+    kwargs: dict[str, Any], loaded: LoadedPipeline, counts: dict[str, int]
+) -> int | None:
+    """Give every text that goes with the prompts one element per prompt.
+
+    Many pipelines reject one negative prompt for several prompts, so one is repeated; a second
+    prompt (prompt_2) likewise. Returns how many prompts there are; None without a prompt.
+    """
+    prompt = kwargs.get("prompt")
+    if prompt is None:
+        return None
+    count = len(prompt) if isinstance(prompt, list) else 1
+    parameters = loaded.signature.parameters
+    for name, value in kwargs.items():
+        p = parameters.get(name)
+        if name == "prompt" or value is None or p is None or p.kind is not Kind.TEXT:
+            continue
+        if not PROMPT_NAME.search(name) or re.search(r"system|chi_", name):
+            continue
+        given = value if isinstance(value, list) else [value]
+        if len(given) not in (1, count):
+            of = "" if name in counts else " of the entry's diffusers_call_kwargs"
+            raise RequestError(
+                f"'{name}'{of} has {len(given)} elements for {count} prompts; send one, or one per "
+                "prompt"
+            )
+        if isinstance(prompt, list):
+            kwargs[name] = given if len(given) == count else given * count
+        else:
+            kwargs[name] = values.one_or_many(p, given)
+    return count
+
+
+def _seeds(
+    inputs: Mapping[str, np.ndarray],
+    kwargs: Mapping[str, Any],
+    prompts: int | None,
+    config: ServeConfig,
+) -> list[int]:
+    per_prompt = next((int(kwargs[n]) for n in IMAGE_COUNTS if kwargs.get(n) is not None), 1)
+    outputs = (prompts or 1) * per_prompt * int(kwargs.get("batch_size") or 1)
+    if outputs > config.max_outputs:
+        raise RequestError(
+            f"{outputs} outputs were asked for; at most {config.max_outputs} are accepted "
+            "(max_outputs of the entry)"
+        )
+    if SEED.name not in inputs:
+        return [secrets.randbelow(2**32)]
+    seeds = values.numbers(inputs[SEED.name], SEED.name)
+    if min(seeds) < 0:
+        raise RequestError(
+            f"input 'seed': {min(seeds)}; send a number of at least 0, or leave it out to have one "
+            "drawn"
+        )
+    if len(seeds) > 1 and prompts is not None and len(seeds) != outputs:
+        raise RequestError(
+            f"input 'seed': {len(seeds)} seeds for {outputs} outputs; send one, or one per output"
+        )
+    return seeds
+
+
+def _output_options(
+    inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Any], loaded: LoadedPipeline
+) -> OutputOptions:
+    config, chosen = loaded.config, OutputOptions(fps=_fps(inputs, kwargs, loaded))
+    if OUTPUT_FORMAT.name in inputs:
+        name = OUTPUT_FORMAT.name
+        text = values.single(values.texts(inputs[name], name, config), name)
+        accepted = formats_of(tuple(loaded.signature.output_fields))
+        if text not in accepted:
+            where = f"{loaded.signature.pipeline_class} as {name}"
+            raise RequestError(unknown("format", text, where, accepted))
+        chosen = dataclasses.replace(chosen, file_format=text)
+    if OUTPUT_QUALITY.name in inputs:
+        name = OUTPUT_QUALITY.name
+        quality = values.single(values.numbers(inputs[name], name), name)
+        if not 1 <= quality <= 100:
+            raise RequestError(f"input '{name}': {quality}; send a number from 1 to 100")
+        if chosen.file_format not in ("jpeg", "webp"):
+            raise RequestError(f"input '{name}' has no effect without output_format jpeg or webp")
+        chosen = dataclasses.replace(chosen, quality=quality)
+    if OUTPUT_BASE64.name in inputs:
+        name = OUTPUT_BASE64.name
+        as_base64 = bool(values.single(values.numbers(inputs[name], name), name))
+        if as_base64 and chosen.file_format == "tensor":
+            raise RequestError(f"input '{name}' has no effect without an output_format such as png")
+        chosen = dataclasses.replace(chosen, as_base64=as_base64)
+    return chosen
+
+
+def _fps(
+    inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Any], loaded: LoadedPipeline
+) -> float:
+    """Return how fast an encoded video plays: as sent, as the pipeline has it, as its family has it."""
+    parameters = loaded.signature.parameters
+    if FPS.name in inputs and FPS.name not in parameters:
+        fps = values.single(values.numbers(inputs[FPS.name], FPS.name), FPS.name)
+        if not 0 < fps <= 1000:
+            raise RequestError(f"input 'fps': {fps}; send a number above 0 and up to 1000")
+        return float(fps)
+    for name in (FPS.name, "frame_rate"):
+        own = kwargs.get(name, parameters[name].default if name in parameters else None)
+        if isinstance(own, int | float) and own > 0:
+            return float(own)
+    family = families.find(loaded.signature.pipeline_class)
+    return family.fps if family and family.fps else DEFAULT_FPS

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one group of pipelines needs differently: one file per family, found by listing the folder.
+
+A family file defines `FAMILY = Family(...)`. Nothing else has to be edited.
+"""
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Family:
+    """The differences, as values. Every field but the first two is optional."""
+
+    name: str
+    pipelines: tuple[str, ...]
+    """Class names; a trailing `*` stands for any ending."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Wire name -> name in `__call__`."""
+    options: tuple[str, ...] = ()
+    """The names of ServeConfig options that only this family honours."""
+    load_kwargs: Callable[[Any], dict[str, Any]] | None = None
+    """ServeConfig -> further arguments of from_pretrained()."""
+    after_load: Callable[[Any, Any], None] | None = None
+    """(pipeline, ServeConfig): change the loaded pipeline."""
+    fps: float | None = None
+    """How fast an encoded video plays when the pipeline does not say."""
+
+    def covers(self, pipeline_class: str) -> bool:
+        """Tell whether a pipeline class belongs to this family."""
+        return any(
+            pipeline_class.startswith(p[:-1]) if p.endswith("*") else pipeline_class == p
+            for p in self.pipelines
+        )
+
+
+@functools.cache
+def all_families() -> tuple[Family, ...]:
+    """Return every family of this folder. Raises RuntimeError when two have the same name."""
+    modules = (f"{__name__}.{info.name}" for info in pkgutil.iter_modules(__path__))
+    found = tuple(importlib.import_module(name).FAMILY for name in modules)
+    names = [family.name for family in found]
+    if len(set(names)) != len(names):
+        raise RuntimeError(f"two families have one name: {sorted(names)}")
+    return found
+
+
+def find(pipeline_class: str) -> Family | None:
+    """Return the family of a pipeline class, if it has one."""
+    return next((f for f in all_families() if f.covers(pipeline_class)), None)
+
+
+def family_options() -> dict[str, tuple[str, ...]]:
+    """Return option name -> names of the families that honour it."""
+    names = {option for family in all_families() for option in family.options}
+    return {n: tuple(f.name for f in all_families() if n in f.options) for n in sorted(names)}

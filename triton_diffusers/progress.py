@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call's own view of a pipeline: its own schedulers and a progress bar that is ours.
+
+Nearly every pipeline drives `self.progress_bar`, many more than take a callback; it knows the
+total, ticks once a step, and may raise to stop the call.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tqdm import tqdm
+
+OnStep = Callable[[int, int], None]
+"""(steps done, steps in all; 0 when unknown). May raise to stop the call."""
+
+
+class StepBar(tqdm):  # type: ignore[type-arg]
+    """A silent progress bar that reports every step."""
+
+    def __init__(self, on_step: OnStep, iterable: Any = None, total: int | None = None) -> None:
+        super().__init__(iterable, total=total, disable=True)
+        self._on_step = on_step
+        self._done = 0
+
+    def update(self, n: float | None = 1) -> None:
+        """Count steps and report them."""
+        self._done += int(n or 0)
+        self._on_step(self._done, int(self.total or 0))
+
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.iterable:
+            yield element
+            self.update()
+
+
+def isolate(pipeline: Any, on_step: OnStep) -> Any:
+    """Return a shallow copy of the pipeline for one call.
+
+    Weights are shared. Schedulers are copied, because they hold the state of a call: what one
+    request left in a scheduler cannot reach the next. Pipelines inside the pipeline (combined
+    ones) are treated the same way.
+    """
+    from diffusers import DiffusionPipeline, SchedulerMixin
+
+    clone = copy.copy(pipeline)
+    for name, value in list(vars(pipeline).items()):
+        if isinstance(value, SchedulerMixin):
+            vars(clone)[name] = copy.deepcopy(value)
+        elif isinstance(value, DiffusionPipeline):
+            vars(clone)[name] = isolate(value, on_step)
+
+    def progress_bar(iterable: Any = None, total: int | None = None, **_: Any) -> StepBar:
+        return StepBar(on_step, iterable, total)
+
+    vars(clone)["progress_bar"] = progress_bar
+    return clone

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run one call of a loaded pipeline: seeds, the call itself, its output, and what to tell of it."""
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from triton_diffusers.call import Call
+from triton_diffusers.contract import INFO, SAMPLING_RATE, SEED_USED
+from triton_diffusers.errors import CancelledError, RequestError
+from triton_diffusers.info import render_info
+from triton_diffusers.loading import LoadedPipeline
+from triton_diffusers.outputs import to_wire
+from triton_diffusers.progress import isolate
+
+
+@dataclass
+class Stages:
+    """Seconds by stage of one request."""
+
+    seconds: dict[str, float]
+
+    def timed(self, stage: str, function: Callable[[], Any]) -> Any:
+        """Run a function and note how long it took."""
+        started = time.perf_counter()
+        try:
+            return function()
+        finally:
+            self.seconds[stage] = time.perf_counter() - started
+
+
+def run_call(
+    call: Call, loaded: LoadedPipeline, stages: Stages, on_step: Callable[[int, int], None]
+) -> dict[str, np.ndarray]:
+    """Run the pipeline and return the output tensors.
+
+    Raises RequestError where the pipeline's own check of its inputs refuses them, CancelledError
+    from `on_step`; anything else is the pipeline's own exception.
+    """
+    steps = [0]
+
+    def count(done: int, total: int) -> None:
+        steps[0] += 1
+        on_step(done, total)
+
+    pipeline = isolate(loaded.pipeline, count)
+    kwargs = call.kwargs | _generator(call.seeds, loaded)
+    try:
+        result = stages.timed("pipeline", lambda: pipeline(**kwargs))
+    except CancelledError:
+        raise
+    except Exception as error:
+        raise _explained(error, call, loaded) from error
+    notes = list(loaded.warnings)
+    fields, rate = fields_of(result, loaded), sampling_rate(result, loaded.pipeline)
+    declared = loaded.signature.output_fields | (
+        {SAMPLING_RATE.name: SAMPLING_RATE} if loaded.signature.is_audio else {}
+    )
+    wire = stages.timed("outputs", lambda: to_wire(fields, declared, call.output, rate, notes))
+    wire[SEED_USED.name] = np.array(call.seeds, np.int64)
+    wire[INFO.name] = np.array(
+        [render_info(call, loaded, stages.seconds, steps[0], notes)], np.object_
+    )
+    return wire
+
+
+def _generator(seeds: list[int], loaded: LoadedPipeline) -> dict[str, Any]:
+    """Return the `generator` argument: one generator, or one per output.
+
+    The global generator is seeded too: a few pipelines draw from it.
+    """
+    import torch
+
+    torch.manual_seed(seeds[0])
+    if "generator" not in loaded.signature.reserved:
+        return {}
+    device = loaded.config.generator_device
+    made = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+    return {"generator": made[0] if len(made) == 1 else made}
+
+
+def fields_of(result: Any, loaded: LoadedPipeline) -> dict[str, Any]:
+    """Return the fields of the pipeline's output object by name."""
+    if hasattr(result, "items"):
+        return dict(result.items())
+    names = list(loaded.signature.output_fields)
+    values = result if isinstance(result, tuple) else (result,)
+    return dict(zip(names, values, strict=False))
+
+
+def sampling_rate(result: Any, pipeline: Any) -> int | None:
+    """Return the samples per second of a pipeline's sound, as its output or components tell it."""
+    if getattr(result, "sampling_rate", None):
+        return int(result.sampling_rate)
+    if hasattr(type(pipeline), "sample_rate") or "sample_rate" in vars(pipeline):
+        return int(pipeline.sample_rate)
+    for name in ("vocoder", "vae", "audio_vae", "mel"):
+        component = getattr(pipeline, name, None)
+        config = getattr(component, "config", None)
+        for attribute in ("output_sampling_rate", "sampling_rate", "sample_rate"):
+            for holder in (component, config):
+                rate = getattr(holder, attribute, None)
+                if isinstance(rate, int | float) and rate > 0:
+                    return int(rate)
+    return None
+
+
+def _explained(error: Exception, call: Call, loaded: LoadedPipeline) -> Exception:
+    """Turn the pipeline's refusal of its inputs into a RequestError; leave other errors alone."""
+    name = loaded.signature.pipeline_class
+    text = " ".join(str(error).split()) or type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, ValueError | TypeError) and any(f.name == "check_inputs" for f in frames):
+        return RequestError(f"{name} refuses these inputs: {text}")
+    prompts = call.counts.get("prompt", 1)
+    off = [
+        f"'{n}' has {c}" for n, c in call.counts.items() if n != "prompt" and c not in (1, prompts)
+    ]
+    if off and not isinstance(error, MemoryError) and "out of memory" not in text.lower():
+        return RequestError(
+            f"{name} cannot take these counts together: 'prompt' has {prompts}, {', '.join(off)}; "
+            f"send one, or one per prompt (it said: {type(error).__name__}: {text})"
+        )
+    return error

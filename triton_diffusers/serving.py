@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton requests <-> jobs: the only module that names `triton_python_backend_utils`.
+
+Triton imports an entry's `1/model.py`, which takes `TritonPythonModel` from here. Torch is
+imported in `initialize`, not before: Triton may import model.py once more to complete a config.
+"""
+
+import json
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from triton_diffusers.config import ServeConfig
+from triton_diffusers.contract import PROGRESS
+from triton_diffusers.engine import Deadline, Engine
+from triton_diffusers.errors import (
+    BusyError,
+    CancelledError,
+    ConfigError,
+    RequestError,
+    one_line,
+)
+
+
+class TritonPythonModel:
+    """One instance of an entry."""
+
+    @staticmethod
+    def auto_complete_config(auto_complete_model_config: Any) -> Any:
+        """Return the config as it is: entries are complete."""
+        return auto_complete_model_config
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the pipeline. A ConfigError becomes the model's load error, in one line."""
+        model_config = json.loads(args["model_config"])
+        self._name = args["model_name"]
+        self._decoupled = model_config.get("model_transaction_policy", {}).get("decoupled", False)
+        try:
+            self._loaded = _load(model_config, args)
+        except ConfigError as error:
+            pb_utils.Logger.log_error(f"{self._name}: {error}")
+            raise pb_utils.TritonModelException(f"{self._name}: {error}") from None
+        for warning in self._loaded.warnings:
+            pb_utils.Logger.log_warn(f"{self._name}: {warning}")
+        self._outputs = frozenset(output["name"] for output in model_config["output"])
+        self._engine = Engine(self._run, self._loaded.config.max_queue)
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand the requests to the engine, which answers through their response senders."""
+        for request in requests:
+            job = _Job(request, self._name, self._decoupled)
+            try:
+                self._engine.submit(job)
+            except BusyError as error:
+                job.fail(error)
+
+    def finalize(self) -> None:
+        """Finish what was accepted and let the pipeline go."""
+        self._engine.close()
+        del self._loaded
+
+    def _run(self, job: "_Job") -> dict[str, np.ndarray]:
+        from triton_diffusers.call import read_call, refuse_parameters
+        from triton_diffusers.runner import Stages, run_call
+
+        stages = Stages({"queue": time.monotonic() - job.accepted_at})
+        refuse_parameters(job.parameters(), self._loaded.signature)
+        call = stages.timed("inputs", lambda: read_call(job.inputs(), self._loaded))
+        wire = run_call(call, self._loaded, stages, job.on_step)
+        wanted = job.requested & self._outputs if job.requested else self._outputs
+        return {name: array for name, array in wire.items() if name in wanted}
+
+
+def _load(model_config: Mapping[str, Any], args: Mapping[str, str]) -> Any:
+    """Load the pipeline of an entry and hold the entry against its signature."""
+    parameters = {k: v["string_value"] for k, v in model_config.get("parameters", {}).items()}
+    config = ServeConfig.from_parameters(parameters)
+    from triton_diffusers.entry_check import check_entry
+    from triton_diffusers.loading import find_pipeline_class, load_pipeline
+
+    entry = Path(args["model_repository"])
+    problems = check_entry(model_config, config, find_pipeline_class(config, entry))
+    if problems:
+        raise ConfigError(problems[0])
+    device = "cpu"
+    if args.get("model_instance_kind") == "GPU":
+        device = f"cuda:{args['model_instance_device_id']}"
+    return load_pipeline(config, entry, device)
+
+
+class _Job:
+    """One Triton request and its one final response."""
+
+    def __init__(self, request: Any, model: str, decoupled: bool) -> None:
+        self._request = request
+        self._sender = request.get_response_sender()
+        self._model = model
+        self._decoupled = decoupled
+        self._answered = False
+        timeout_us = request.timeout()
+        self._deadline = Deadline(timeout_us / 1e6 if timeout_us else None)
+        self.accepted_at = time.monotonic()
+        self.requested = frozenset(request.requested_output_names())
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """Return the request's input tensors by name."""
+        return {t.name(): t.as_numpy() for t in self._request.inputs()}
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the request's parameters."""
+        text = self._request.parameters()
+        return dict(json.loads(text)) if text else {}
+
+    def check(self) -> None:
+        """Raise CancelledError when the caller went away or the request's time is over."""
+        if self._sender.is_cancelled():
+            raise CancelledError("the request was cancelled")
+        self._deadline.check()
+
+    def on_step(self, done: int, total: int) -> None:
+        """Stop a call that nobody waits for; report a step where the entry streams."""
+        self.check()
+        if self._decoupled:
+            step = np.array([done, total], np.int64)
+            self._sender.send(pb_utils.InferenceResponse([pb_utils.Tensor(PROGRESS.name, step)]))
+
+    def answer(self, result: Mapping[str, np.ndarray]) -> None:
+        """Send the output tensors as the final response."""
+        tensors = [pb_utils.Tensor(name, array) for name, array in result.items()]
+        self._finish(pb_utils.InferenceResponse(tensors))
+
+    def fail(self, error: BaseException) -> None:
+        """Send an error as the final response."""
+        code, text = _wording(error)
+        if code is None:
+            pb_utils.Logger.log_error(
+                f"{self._model}: {''.join(traceback.format_exception(error))}"
+            )
+            code = pb_utils.TritonError.INTERNAL
+        self._finish(pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code)))
+
+    def _finish(self, response: Any) -> None:
+        if self._answered:
+            return
+        self._answered = True
+        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def _wording(error: BaseException) -> tuple[int | None, str]:
+    """Return Triton's code for an error (None: ours to log) and its text."""
+    codes = {
+        RequestError: pb_utils.TritonError.INVALID_ARG,
+        BusyError: pb_utils.TritonError.UNAVAILABLE,
+        CancelledError: pb_utils.TritonError.CANCELLED,
+    }
+    code = codes.get(type(error))
+    return code, " ".join(str(error).split()) if code is not None else one_line(error)

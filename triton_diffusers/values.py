@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One input tensor -> the Python value that `__call__` gets. Every refusal says what to send."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from triton_diffusers import media
+from triton_diffusers.config import ServeConfig
+from triton_diffusers.contract import BYTES_SUFFIX, Kind
+from triton_diffusers.errors import RequestError
+from triton_diffusers.signature import Parameter
+
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+MAX_SIDE = 1 << 16
+
+
+def texts(array: np.ndarray, name: str, config: ServeConfig) -> list[str]:
+    """Return the elements of a STRING tensor as text. Raises RequestError."""
+    found = []
+    for element in not_empty(array, name).flat:
+        try:
+            text = element.decode() if isinstance(element, bytes) else str(element)
+        except UnicodeDecodeError:
+            raise RequestError(f"input '{name}': not UTF-8; send text encoded as UTF-8") from None
+        if len(text) > config.max_prompt_chars:
+            raise RequestError(
+                f"input '{name}': {len(text)} characters; at most {config.max_prompt_chars} are "
+                "accepted (max_prompt_chars of the entry); send a shorter text"
+            )
+        found.append(text)
+    return found
+
+
+def numbers(array: np.ndarray, name: str) -> list[Any]:
+    """Return the elements of a numeric tensor as Python numbers; NaN and infinity are refused."""
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise RequestError(f"input '{name}': NaN or infinite; send finite numbers")
+    return list(not_empty(array, name).reshape(-1).tolist())
+
+
+def single(values: list[Any], name: str) -> Any:
+    """Return the only element. Raises RequestError when there are more."""
+    if len(values) != 1:
+        raise RequestError(f"input '{name}': {len(values)} elements; send exactly one, shape [1]")
+    return values[0]
+
+
+def not_empty(array: np.ndarray, name: str) -> np.ndarray:
+    """Return the array. Raises RequestError when it has no element."""
+    if array.size == 0:
+        shape = list(array.shape)
+        raise RequestError(
+            f"input '{name}': empty (shape {shape}); send at least one element or leave it out"
+        )
+    return array
+
+
+def value_of(parameter: Parameter, array: np.ndarray, config: ServeConfig) -> Any:
+    """Turn the tensor of a parameter that is no media into the value for `__call__`."""
+    name = parameter.name
+    if parameter.kind in (Kind.TEXT, Kind.STRING):
+        values: list[Any] = texts(array, name, config)
+    else:
+        values = numbers(array, name)
+    if parameter.kind in (Kind.STRING, Kind.INT, Kind.FLOAT, Kind.BOOL):
+        return chosen(parameter, single(values, name))
+    return one_or_many(parameter, values)
+
+
+def one_or_many(parameter: Parameter, values: list[Any]) -> Any:
+    """Return a lone element plainly where the pipeline takes one, else a list or tuple."""
+    if len(values) == 1 and not parameter.always_list:
+        return values[0]
+    return tuple(values) if parameter.as_tuple else values
+
+
+def chosen(parameter: Parameter, value: Any) -> Any:
+    """Return the value, as a member of the parameter's enum where it has one."""
+    if parameter.choices and str(value) not in parameter.choices:
+        listed = ", ".join(parameter.choices)
+        raise RequestError(f"input '{parameter.name}': {value!r} is not one of {listed}")
+    if parameter.enum is not None:
+        return next(m for m in parameter.enum if str(m.value) == str(value))  # type: ignore[attr-defined]
+    return value
+
+
+def json_object(array: np.ndarray, name: str, config: ServeConfig) -> dict[str, Any]:
+    """Read an input that holds one JSON object. Raises RequestError for malformed JSON and NaN."""
+    text = single(texts(array, name, config), name)
+
+    def refuse(constant: str) -> Any:
+        raise RequestError(f"input '{name}': {constant} is not a JSON number")
+
+    try:
+        value = json.loads(text, parse_constant=refuse)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise RequestError(
+            f"input '{name}': malformed JSON ({error}); send a JSON object"
+        ) from None
+    if not isinstance(value, dict):
+        raise RequestError(f"input '{name}': {type(value).__name__}; send a JSON object {{...}}")
+    return value
+
+
+def read_media(
+    parameter: Parameter, inputs: Mapping[str, np.ndarray], config: ServeConfig
+) -> tuple[Any, int, int | None] | None:
+    """Read a media parameter from `x` or `x_bytes`.
+
+    Returns the value for `__call__`, how many there are, and for sound the sampling rate of its
+    file; None when neither input was sent. Raises RequestError.
+    """
+    name, files = parameter.name, parameter.name + BYTES_SUFFIX
+    if name in inputs and files in inputs:
+        raise RequestError(f"inputs '{name}' and '{files}' were both sent; send one of them")
+    if name not in inputs and files not in inputs:
+        return None
+    if parameter.kind is Kind.AUDIO:
+        return _read_audio(parameter, inputs, config)
+    if name in inputs:
+        images = pictures_of(inputs[name], name, config)
+    else:
+        images = _decode_files(parameter, inputs[files], files, config)
+    if parameter.kind is Kind.VIDEO:
+        return (_video_tensor(images) if parameter.as_tensor else images), 1, None
+    return one_or_many(parameter, images), len(images), None
+
+
+def pictures_of(array: np.ndarray, name: str, config: ServeConfig) -> list[Image.Image]:
+    """Turn uint8 [N, H, W, C] into PIL images; C is 1, 3 or 4. Raises RequestError."""
+    if array.ndim != 4 or array.shape[-1] not in MODES:
+        raise RequestError(
+            f"input '{name}': shape {list(array.shape)}; send [count, height, width, channels] with "
+            "1, 3 or 4 channels"
+        )
+    not_empty(array, name)
+    if array.shape[1] * array.shape[2] > config.max_input_pixels or max(array.shape) > MAX_SIDE:
+        raise RequestError(
+            f"input '{name}': shape {list(array.shape)}; at most {config.max_input_pixels} pixels "
+            "are accepted (max_input_pixels of the entry); send smaller pictures"
+        )
+    pixels = array[..., 0] if array.shape[-1] == 1 else array
+    return [Image.fromarray(p) for p in pixels]
+
+
+def _limits(config: ServeConfig) -> media.Limits:
+    return media.Limits(config.max_input_pixels, config.max_input_bytes, config.max_frames)
+
+
+def _decode_files(
+    parameter: Parameter, array: np.ndarray, name: str, config: ServeConfig
+) -> list[Image.Image]:
+    limits = _limits(config)
+    contents = [media.read_file(e, name, limits) for e in not_empty(array, name).flat]
+    if parameter.kind is Kind.VIDEO and len(contents) == 1:
+        return media.decode_video(contents[0], name, limits)
+    return [media.decode_image(content, name, limits) for content in contents]
+
+
+def _video_tensor(images: list[Image.Image]) -> Any:
+    """Return float32 [1, F, C, H, W], 0..1, as diffusers' VideoProcessor takes it."""
+    import torch
+
+    frames = np.stack([np.asarray(i.convert("RGB")) for i in images])
+    return torch.from_numpy(frames).permute(0, 3, 1, 2)[None].float() / 255
+
+
+def _read_audio(
+    parameter: Parameter, inputs: Mapping[str, np.ndarray], config: ServeConfig
+) -> tuple[Any, int, int | None]:
+    import torch
+
+    name, files, rate = parameter.name, parameter.name + BYTES_SUFFIX, None
+    if name in inputs:
+        samples = not_empty(inputs[name], name)
+        numbers(samples.reshape(-1)[:0] if samples.size == 0 else samples, name)
+    else:
+        element = single(list(not_empty(inputs[files], files).flat), files)
+        samples, rate = media.decode_audio(media.read_file(element, files, _limits(config)), files)
+    if samples.ndim != 2:
+        raise RequestError(f"input '{name}': shape {list(samples.shape)}; send [channels, samples]")
+    sound = torch.from_numpy(np.array(samples, np.float32))
+    # a plural name (initial_audio_waveforms) takes a batch, a singular one (src_audio) one sound
+    return (sound[None] if name.endswith("waveforms") else sound), 1, rate
