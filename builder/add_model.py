@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`builder add-model`: write an entry from model_index.json and the pipeline's signature."""
+
+import argparse
+import shlex
+from pathlib import Path
+
+from builder import models, repository
+from builder.console import say, warn
+from builder.entry import MODEL_PY, Entry, parse_config, render_config
+from triton_diffusers.config import ServeConfig, options
+from triton_diffusers.contract import MEDIA
+from triton_diffusers.errors import ConfigError
+from triton_diffusers.signature import Signature, entry_inputs, entry_outputs, read_signature
+
+SUFFIXES = {"video": "mp4", "audio": "wav"}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write one entry, or print it with --dry-run."""
+    folder = Path(args.repository)
+    name = repository.check_name(args.name or models.default_name(args.model))
+    if not args.dry_run:
+        repository.check_free(folder, name, args.force)
+    entry, signature = build_entry(args, name, folder / name)
+    text = render_config(entry)
+    parse_config(text)  # Triton's own schema has the last word
+    if args.dry_run:
+        say(f"--- {folder / name / repository.CONFIG}\n{text}")
+        say(f"--- {folder / name / repository.MODEL}\n{MODEL_PY}")
+        return 0
+    repository.write_entry(folder, name, text)
+    _say_next(args, entry, signature)
+    return 0
+
+
+def build_entry(args: argparse.Namespace, name: str, folder: Path) -> tuple[Entry, Signature]:
+    """Return the entry that the arguments describe; warn of what the pipeline does not take."""
+    from triton_diffusers import loading
+
+    config = _read_options(args, folder)
+    if args.gpus and config.device is not None:
+        raise ConfigError("--gpus and --device both place the pipeline: give one of them")
+    cls = models.find_class(config, folder)
+    signature = read_signature(cls)
+    loading.check_options(config, cls.__name__)
+    _, notes = loading.check_call_kwargs(config, signature)
+    for note in notes:
+        warn(note)
+    entry = Entry(
+        name=name,
+        pipeline_class=cls.__name__,
+        config=config,
+        inputs=entry_inputs(signature),
+        outputs=entry_outputs(signature, args.decoupled),
+        instances=args.instances,
+        gpus=args.gpus,
+        decoupled=args.decoupled,
+    )
+    return entry, signature
+
+
+def _read_options(args: argparse.Namespace, folder: Path) -> ServeConfig:
+    """Build the config from the options that were given; the rest keep their defaults."""
+    given = {o.name: getattr(args, o.name) for o in options() if hasattr(args, o.name)}
+    given["model"] = models.model_parameter(args.model, folder)
+    given["diffusers_version"] = models.diffusers_version()
+    return ServeConfig(**given)
+
+
+def _say_next(args: argparse.Namespace, entry: Entry, signature: Signature) -> None:
+    where = "" if args.repository == repository.DEFAULT else f" --repository {args.repository}"
+    say(
+        f"wrote {Path(args.repository) / entry.name} ({entry.pipeline_class}, {signature.modality})"
+    )
+    say(f"serve it:  builder serve {entry.name}{where}")
+    say(f"call it:   {_example_call(entry.name, signature)}")
+
+
+def _example_call(name: str, signature: Signature) -> str:
+    words = ["builder", "generate", name]
+    if "prompt" in signature.parameters:
+        words += ["--prompt", "a lighthouse at dusk"]
+    for parameter in signature.parameters.values():
+        if parameter.required and parameter.kind in MEDIA:
+            words += [f"--{parameter.name}", "FILE"]
+    target = signature.modality.rpartition("-to-")[2]
+    return shlex.join([*words, "--output", f"{name}.{SUFFIXES.get(target, 'png')}"])

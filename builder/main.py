@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`builder`: the command line. Subcommands are imported when they run, so that help is quick."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from builder import console, repository
+from builder.installation import ServerError
+from triton_diffusers import __version__
+from triton_diffusers.config import option_type, options, read_option
+from triton_diffusers.errors import ConfigError, near_miss, one_line
+
+ABOUT = """\
+Serve any Hugging Face diffusers pipeline on NVIDIA Triton.
+
+  builder add-model Qwen/Qwen-Image        write an entry into ./model_repository
+  builder serve qwen-image                 start tritonserver with it
+  builder generate qwen-image --prompt "a lighthouse at dusk" --output lighthouse.png
+"""
+WRITTEN_BY_US = ("model", "diffusers_version")
+DEBUG = "BUILDER_DEBUG"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with short usage errors, no abbreviations and examples kept as written."""
+
+    def __init__(self, **arguments: Any) -> None:
+        arguments.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **arguments)
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with 2."""
+        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code."""
+    try:
+        args = parse(sys.argv[1:] if argv is None else argv)
+        run: Callable[[argparse.Namespace], int] = importlib.import_module(args.module).run
+        return run(args)
+    except (ConfigError, ServerError) as error:
+        console.fail(str(error))
+    except KeyboardInterrupt:
+        console.fail("interrupted")
+    except BrokenPipeError:
+        # the reader of a pipe went away; keep Python from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        console.fail(f"{one_line(error)} (set {DEBUG}=1 to see where)")
+    return 1
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line; exits with 2 on wrong usage."""
+    parser, commands = make_parser()
+    argv, triton_options = _split_at_dashes(argv)
+    command = next((word for word in argv if not word.startswith("-")), None)
+    if command is not None and command not in commands:
+        parser.error(f"no command '{command}'.{near_miss(command, commands)}")
+    inputs: list[str] = []
+    if command == "generate":
+        argv, inputs = _split_inputs(argv, commands[command])
+    args, rest = parser.parse_known_args([_dashed(word) for word in argv])
+    if command is None:
+        parser.print_help()
+        parser.exit(2)
+    _place_rest(args, rest, commands[command])
+    args.triton_options, args.inputs = triton_options, inputs
+    if triton_options and command != "serve":
+        parser.error("options after -- are for builder serve")
+    return args
+
+
+def make_parser() -> tuple[Parser, dict[str, Parser]]:
+    """Return the parser, and that of each subcommand by name."""
+    parser = Parser(prog="builder", description=ABOUT)
+    parser.add_argument("--version", action="version", version=__version__)
+    group = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
+    commands: dict[str, Parser] = {}
+    for add in (_add_model, _inspect, _check, _list, _remove, _serve, _generate):
+        name = add.__name__.lstrip("_").replace("_", "-")
+        about, _, example = (add.__doc__ or "").partition("\n\n")
+        example = "\n".join(line.strip() for line in example.splitlines()).strip()
+        commands[name] = group.add_parser(
+            name, help=about, description=about, epilog=f"example:\n  {example}"
+        )
+        add(commands[name])
+    return parser, commands
+
+
+def _add_model(parser: Parser) -> None:
+    """Write an entry of the model repository; reads no weights.
+
+    builder add-model Qwen/Qwen-Image --dtype bfloat16 --vae-use-tiling
+    """
+    _common(parser, "add_model")
+    parser.add_argument("model", metavar="MODEL", help="hub id, or folder with model_index.json")
+    parser.add_argument("--name", help="default: the last part of MODEL in lower case")
+    parser.add_argument(
+        "--instances", type=_count, default=1, metavar="N", help="copies per device"
+    )
+    parser.add_argument(
+        "--gpus", type=_gpus, default=(), metavar="0,1", help="only on these; default: every GPU"
+    )
+    parser.add_argument("--decoupled", action="store_true", help="stream progress (gRPC streams)")
+    parser.add_argument("--force", action="store_true", help="replace an entry; keeps other files")
+    parser.add_argument("--dry-run", action="store_true", help="print the files, write nothing")
+    load = parser.add_argument_group("load-time options (the entry's parameters)")
+    for option in options():
+        if option.name not in WRITTEN_BY_US:
+            _add_option(load, option)
+
+
+def _inspect(parser: Parser) -> None:
+    """Show a model's components, sizes, inputs, outputs and memory estimate.
+
+    builder inspect Qwen/Qwen-Image
+    """
+    _common(parser, "inspect_model")
+    parser.add_argument("model", metavar="MODEL|NAME", help="hub id, folder or name of an entry")
+    parser.add_argument("--pipeline-class", default=None, help="instead of model_index.json's")
+    parser.add_argument("--revision", default=None, help="branch, tag or commit of a hub model")
+
+
+def _check(parser: Parser) -> None:
+    """Check entries against the installed diffusers and Triton's own parser.
+
+    builder check demo
+    """
+    _common(parser, "check")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="entries; default: all")
+
+
+def _list(parser: Parser) -> None:
+    """List the entries of the model repository.
+
+    builder list --repository /models
+    """
+    _common(parser, "list_models")
+
+
+def _remove(parser: Parser) -> None:
+    """Remove an entry.
+
+    builder remove qwen-image
+    """
+    _common(parser, "remove")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--force", action="store_true", help="delete weights inside the entry too")
+
+
+def _serve(parser: Parser) -> None:
+    """Start tritonserver with the named entries and keep them alive.
+
+    builder serve demo --http-port 9000 -- --log-verbose=1
+    """
+    _common(parser, "serve")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="entries; default: all")
+    for kind, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
+        text = f"default: {port}; 0: a free one"
+        parser.add_argument(f"--{kind}-port", type=_port, default=port, metavar="P", help=text)
+    parser.add_argument("--host", default="127.0.0.1", help="address to bind; 0.0.0.0: all")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the server's own log")
+    parser.usage = "builder serve [NAME ...] [options] [-- TRITON OPTIONS]"
+
+
+def _generate(parser: Parser) -> None:
+    """Ask a served model for an image, video or sound and save it.
+
+    builder generate demo --prompt "a handwritten seven" --seed 7 --output seven.png
+    """
+    parser.set_defaults(module="builder.generate")
+    parser.add_argument("name", metavar="NAME", help="a served model")
+    parser.add_argument("--output", required=True, metavar="FILE", help="its suffix is the format")
+    parser.add_argument("--url", default=None, help="default: localhost:8001, over http :8000")
+    parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
+    parser.add_argument(
+        "--timeout-s", type=float, default=None, metavar="S", help="give up after S"
+    )
+    parser.usage = (
+        "builder generate NAME --prompt TEXT [--INPUT VALUE ...] --output FILE [options]\n\n"
+        "Any other --INPUT VALUE is an input of the model: --num-inference-steps 20\n"
+        "--image cat.png (a file). An option given several times sends several values."
+    )
+
+
+def _common(parser: Parser, module: str) -> None:
+    parser.set_defaults(module=f"builder.{module}")
+    parser.add_argument(
+        "--repository", default=repository.DEFAULT, metavar="DIR", help="default: %(default)s"
+    )
+
+
+def _add_option(group: Any, option: Any) -> None:
+    """Add one load-time option as its dataclass field describes it."""
+    flag = "--" + option.name.replace("_", "-")
+    # a % in a help text would be a format of argparse
+    about = option.metadata["about"].replace("%", "%%")
+    # SUPPRESS: an option that was not given is left out of the entry
+    if option_type(option) is bool:
+        group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=about)
+        return
+    names = {dict: "JSON", int: "N", float: "X"}
+    metavar = "|".join(option.metadata["choices"]) or names.get(option_type(option), "TEXT")
+    group.add_argument(
+        flag, type=_reader(option), default=argparse.SUPPRESS, metavar=metavar, help=about
+    )
+
+
+def _reader(option: Any) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return read_option(option, text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from None
+
+    return read
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a count of 1 or more")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a port (0 to 65535)")
+    return int(text)
+
+
+def _gpus(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of GPU numbers such as 0,1")
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    at = list(argv).index("--") if "--" in argv else len(argv)
+    return list(argv[:at]), list(argv[at + 1 :])
+
+
+def _dashed(word: str) -> str:
+    """Accept the parameters' own spelling: --vae_use_tiling."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def _split_inputs(argv: list[str], parser: Parser) -> tuple[list[str], list[str]]:
+    """Take the `--INPUT VALUE` pairs of generate out of a command line."""
+    own, inputs = [], []
+    words = iter(argv)
+    for word in words:
+        name = _dashed(word).partition("=")[0]
+        if not word.startswith("--") or name in parser._option_string_actions:
+            own.append(word)
+            if word.startswith("--") and "=" not in word and name != "--help":
+                own += [value for value in [next(words, None)] if value is not None]
+        else:
+            inputs.append(word if "=" in word else f"{word}={next(words, 'true')}")
+    return own, inputs
+
+
+def _place_rest(args: argparse.Namespace, rest: list[str], parser: Parser) -> None:
+    """Put names that stand behind options where they belong; refuse what is unknown."""
+    for word in rest:
+        if word.startswith("-") or not hasattr(args, "names"):
+            name = word.partition("=")[0]
+            known = [*parser._option_string_actions]
+            parser.error(f"unknown option '{name}'.{near_miss(name, known)}")
+        args.names.append(word)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operator calls a model -> the entry's `model` parameter and its pipeline class."""
+
+import dataclasses
+import os
+from importlib import metadata
+from pathlib import Path
+
+from builder.console import busy
+from builder.known import KNOWN_MODELS
+from triton_diffusers.config import ServeConfig
+from triton_diffusers.errors import ConfigError
+
+NO_WEIGHTS = "reading the pipeline's signature (imports diffusers)"
+
+
+def model_parameter(model: str, entry: Path) -> str:
+    """Return `model` as the entry names it: a hub id, or a folder that the server finds too.
+
+    A folder inside the entry is written relative to it, so that the entry can be moved.
+    """
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        _refuse_path(model, folder)
+        return model
+    absolute = Path(os.path.abspath(folder))
+    root = Path(os.path.abspath(entry))
+    return str(absolute.relative_to(root) if absolute.is_relative_to(root) else absolute)
+
+
+def default_name(model: str) -> str:
+    """Return the last part of a hub id or folder in lower case."""
+    return Path(os.path.abspath(Path(model).expanduser())).name.lower()
+
+
+def find_class(config: ServeConfig, entry: Path) -> type:
+    """Return the pipeline class, without network where the model is known by name."""
+    from triton_diffusers import loading
+
+    model = loading.find_model(config, entry)
+    if isinstance(model, Path):
+        loading.read_index(model, config)  # refused now, rather than at load
+    elif config.pipeline_class is None and config.model in KNOWN_MODELS:
+        config = dataclasses.replace(config, pipeline_class=KNOWN_MODELS[config.model])
+    with busy(NO_WEIGHTS):
+        return loading.find_pipeline_class(config, entry)
+
+
+def diffusers_version() -> str:
+    """Return the installed diffusers' version without importing it."""
+    return metadata.version("diffusers")
+
+
+def _refuse_path(model: str, folder: Path) -> None:
+    if folder.exists():
+        raise ConfigError(f"model '{model}' is a file: give the folder that has model_index.json")
+    if model.startswith((".", "/", "~")) or model.count("/") != 1 or not all(model.split("/")):
+        raise ConfigError(
+            f"model '{model}' does not exist: give a folder with model_index.json, or a hub id "
+            "such as Qwen/Qwen-Image"
+        )
