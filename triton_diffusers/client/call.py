@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request as every transport takes it, and how its tensors are laid out."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tritonclient.utils import serialize_byte_tensor
+
+from triton_diffusers.client.regions import Region, Slot
+from triton_diffusers.client.values import NUMPY_DTYPES, Array
+from triton_diffusers.contract import PROGRESS
+
+Progress = Callable[[int, int], None]
+"""Called with (step, total)."""
+
+SHORT_NAMES = {f"TYPE_{short}": short for short in ("BOOL", "FP16", "FP32", "FP64")} | {
+    "TYPE_STRING": "BYTES",
+    **{
+        f"TYPE_{sign}INT{bits}": f"{sign}INT{bits}"
+        for sign in ("", "U")
+        for bits in (8, 16, 32, 64)
+    },
+}
+"""config.pbtxt's data type -> the wire's."""
+
+WIRE_DTYPES = {short: NUMPY_DTYPES[long] for long, short in SHORT_NAMES.items()}
+DTYPE_NAMES = {np.dtype(dtype): short for short, dtype in WIRE_DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request: slots place tensors in `region`, `outputs` names what to return (None: all)."""
+
+    model: str
+    inputs: Mapping[str, Array]
+    decoupled: bool = False
+    timeout_s: float | None = None
+    on_progress: Progress | None = None
+    region: Region | None = None
+    input_slots: Mapping[str, Slot] = field(default_factory=dict)
+    output_slots: Mapping[str, Slot] = field(default_factory=dict)
+    outputs: tuple[str, ...] | None = None
+
+    @property
+    def timeout_us(self) -> int | None:
+        """How long the server may take, in its own unit."""
+        return None if self.timeout_s is None else max(1, round(self.timeout_s * 1e6))
+
+
+def raw_bytes(array: Array) -> bytes:
+    """Lay an array out as on the wire: C order; texts and files each behind their 4-byte length."""
+    if array.dtype != np.object_:
+        return array.tobytes()
+    return bytes(serialize_byte_tensor(array).item()) if array.size else b""
+
+
+def read_progress(call: Call, outputs: Mapping[str, Array]) -> bool:
+    """Report a response that carries progress and nothing else; return whether it was one."""
+    if set(outputs) != {PROGRESS.name}:
+        return False
+    if call.on_progress is not None:
+        step, total = outputs[PROGRESS.name].reshape(-1).tolist()
+        call.on_progress(step, total)
+    return True
+
+
+def from_region(call: Call, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:
+    """Return an output that the server wrote into the call's region, without copying it."""
+    if call.region is None:
+        raise ValueError(f"output '{name}' is in shared memory, but the call has none")
+    return call.region.array(call.output_slots[name], dtype, shape)

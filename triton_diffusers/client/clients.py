@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two clients: the same procedures (session.py), waited for or awaited."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from triton_diffusers.client.address import Address, read_address
+from triton_diffusers.client.call import Progress
+from triton_diffusers.client.regions import is_local
+from triton_diffusers.client.result import Result
+from triton_diffusers.client.session import Options, Session, SharedMemory, Steps
+from triton_diffusers.contract import Tensor
+
+T = TypeVar("T")
+
+
+class DiffusersClient:
+    """Calls one entry on a Triton server. Safe to use from several threads.
+
+    url: host:port of the server's gRPC or HTTP endpoint. model: the entry's name.
+    protocol: "grpc" or "http". Both behave alike, but only gRPC reports progress and tells the
+    server to stop when a call is cancelled. ssl, root_certificates: TLS, and a PEM file to trust
+    instead of the system's. headers: sent with every request.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        protocol: str = "grpc",
+        *,
+        ssl: bool = False,
+        root_certificates: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ):
+        address = read_address(url, protocol, ssl, root_certificates, headers)
+        self._transport = _open(address, protocol)
+        self._session = Session(model, is_local(address.url), self._transport.streams)
+
+    def __enter__(self) -> "DiffusersClient":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def generate(
+        self,
+        *,
+        timeout_s: float | None = None,
+        shared_memory: SharedMemory = "auto",
+        shared_memory_bytes: int | None = None,
+        on_progress: Progress | None = None,
+        **inputs: Any,
+    ) -> Result:
+        """Run the pipeline once and wait for what it makes.
+
+        inputs: the entry's inputs by name (see `inputs()`), None for "not sent". Numbers, texts,
+        flags and lists of them arrive exactly. Media: PIL images, uint8 arrays (H,W), (H,W,C),
+        (N,H,W,C), float32 sound (samples), (channels, samples), paths, bytes, or a list. Any other
+        keyword travels in `extra`.
+        timeout_s: for the whole call; None waits as long as the pipeline needs.
+        shared_memory: "auto" uses it beside the server for large tensors of known size; True
+        insists; False never. shared_memory_bytes: the size of the output, if the caller knows it.
+        on_progress: called with (step, total) where the entry is decoupled.
+
+        Raises InvalidRequest, ServerBusy, Cancelled, ModelNotFound, ServerUnavailable or
+        PipelineError, each a DiffusersClientError. A request is never run twice.
+        """
+        options = Options(timeout_s, shared_memory, shared_memory_bytes, on_progress)
+        return self._take(self._session.generate(options, inputs))
+
+    def inputs(self) -> dict[str, Tensor]:
+        """Return what the entry accepts: name -> data type, dims and whether it may be left out."""
+        return self._take(self._session.inputs())
+
+    def is_ready(self) -> bool:
+        """Tell whether the entry takes requests; False also when no server answers."""
+        return self._take(self._session.is_ready())
+
+    def close(self) -> None:
+        """Close the connection. Calls that still run in other threads are cancelled (gRPC)."""
+        self._take(self._session.close())
+        self._transport.close()
+
+    def _take(self, steps: Steps[T]) -> T:
+        """Run a procedure to its end."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    value = step(self._transport)
+                except BaseException as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(value)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def _open(address: Address, protocol: str) -> Any:
+    if protocol == "http":
+        from triton_diffusers.client.transport_http import HttpTransport
+
+        return HttpTransport(address)
+    from triton_diffusers.client.transport_grpc import GrpcTransport
+
+    return GrpcTransport(address)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls <-> Triton's protobuf messages, for the blocking and the asyncio transport alike.
+
+tritonclient's generated stubs are used without its client classes: those share one stream a client,
+lose the status of streamed errors, and attach the callbacks of two threads to one call.
+"""
+
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import deserialize_bytes_tensor
+
+from triton_diffusers.client.call import (
+    DTYPE_NAMES,
+    WIRE_DTYPES,
+    Call,
+    from_region,
+    raw_bytes,
+    read_progress,
+)
+from triton_diffusers.client.errors import (
+    DiffusersClientError,
+    InvalidRequest,
+    PipelineError,
+    ServerUnavailable,
+    error_for,
+    timed_out,
+)
+from triton_diffusers.client.values import Array
+
+CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+"""No 4 MiB limit; a server that comes up late is found within a second, not after two minutes."""
+
+STREAM_METADATA = (("triton_grpc_error", "true"),)
+"""Makes Triton end a stream with the error's own status instead of a bare text."""
+
+MAX_MESSAGE_BYTES = (1 << 31) - (1 << 20)
+"""Protobuf's limit, less room for everything that is no tensor."""
+
+
+def encode_call(call: Call) -> Any:
+    """Build the ModelInferRequest of a call."""
+    request = service_pb2.ModelInferRequest(model_name=call.model)
+    for name, array in call.inputs.items():
+        tensor = request.inputs.add(name=name, datatype=DTYPE_NAMES[array.dtype], shape=array.shape)
+        if name in call.input_slots:
+            _refer(tensor, call, call.input_slots[name])
+        else:
+            request.raw_input_contents.append(raw_bytes(array))
+    for name in call.outputs or ():
+        tensor = request.outputs.add(name=name)
+        if name in call.output_slots:
+            _refer(tensor, call, call.output_slots[name])
+    if call.timeout_us is not None:
+        request.parameters["timeout"].int64_param = call.timeout_us
+    if call.decoupled:
+        request.parameters["triton_enable_empty_final_response"].bool_param = True
+    _check_size(request.raw_input_contents)
+    return request
+
+
+def _refer(tensor: Any, call: Call, slot: Any) -> None:
+    if call.region is None:
+        raise ValueError("the call has slots but no region")
+    tensor.parameters["shared_memory_region"].string_param = call.region.name
+    tensor.parameters["shared_memory_byte_size"].int64_param = slot.byte_size
+    tensor.parameters["shared_memory_offset"].int64_param = slot.offset
+
+
+def _check_size(contents: Any) -> None:
+    size = sum(len(content) for content in contents)
+    if size > MAX_MESSAGE_BYTES:
+        raise InvalidRequest(
+            f"the request's inputs are {size} bytes, but a gRPC message holds 2 GiB at most. "
+            "Send media as files (PNG, MP4), or use shared_memory=True beside the server."
+        )
+
+
+def decode_response(call: Call, response: Any) -> dict[str, Array]:
+    """Read the outputs of a ModelInferResponse; those in shared memory are views of the region."""
+    outputs = {}
+    for index, tensor in enumerate(response.outputs):
+        dtype, shape = WIRE_DTYPES[tensor.datatype], tuple(tensor.shape)
+        if tensor.name in call.output_slots:
+            outputs[tensor.name] = from_region(call, tensor.name, dtype, shape)
+            continue
+        raw = response.raw_output_contents[index]
+        flat = deserialize_bytes_tensor(raw) if dtype == np.object_ else np.frombuffer(raw, dtype)
+        outputs[tensor.name] = flat.reshape(shape)
+    return outputs
+
+
+class StreamReader:
+    """Collects the responses of one streamed call: progress is reported, the last tensors stay."""
+
+    def __init__(self, call: Call):
+        self._call = call
+        self._outputs: dict[str, Array] | None = None
+
+    def add(self, streamed: Any) -> None:
+        """Take one ModelStreamInferResponse. Raises the error it carries."""
+        if streamed.error_message:
+            raise error_for(None, streamed.error_message)
+        outputs = decode_response(self._call, streamed.infer_response)
+        if outputs and not read_progress(self._call, outputs):
+            self._outputs = outputs
+
+    def result(self) -> dict[str, Array]:
+        """Return the result once the stream has ended."""
+        if self._outputs is None:
+            raise PipelineError("the server ended the stream without a result")
+        return self._outputs
+
+
+def rpc_error(error: grpc.RpcError, timeout_s: float | None) -> DiffusersClientError:
+    """Return the error that a failed RPC means."""
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return timed_out(timeout_s)
+    failure = error_for(str(error.code()), error.details())
+    if isinstance(failure, ServerUnavailable):
+        return ServerUnavailable(f"no server answers: {failure.message}", failure.status)
+    return failure

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call consists of, written once for both clients.
+
+Every procedure is a generator of steps. A step is a function of the transport; the client takes it
+(or awaits it) and sends its value back in, or throws its error in. The order of things, retries and
+cleaning up stand here; waiting stands in the clients.
+"""
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+from triton_diffusers.client.call import Call, Progress
+from triton_diffusers.client.entry import Entry
+from triton_diffusers.client.errors import (
+    DiffusersClientError,
+    InvalidRequest,
+    ServerUnavailable,
+)
+from triton_diffusers.client.regions import Region
+from triton_diffusers.client.request import build_inputs
+from triton_diffusers.client.result import Result
+from triton_diffusers.client.sizes import SizeMemory, plan_region
+from triton_diffusers.client.values import Array
+from triton_diffusers.contract import OUTPUT_BASE64, Tensor
+
+T = TypeVar("T")
+Step = Callable[[Any], Any]
+Steps = Generator[Step, Any, T]
+
+SharedMemory = Literal["auto", True, False]
+
+QUESTION_TIMEOUT_S = 60.0
+"""For everything but a generation: descriptions, readiness, shared memory."""
+
+CLOSE_PATIENCE_S = 2.0
+"""How long closing waits for the server to let go of the regions of cancelled calls."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a call is made, apart from its inputs."""
+
+    timeout_s: float | None = None
+    shared_memory: SharedMemory = "auto"
+    shared_memory_bytes: int | None = None
+    on_progress: Progress | None = None
+
+
+class Session:
+    """One entry on one server, as far as this client knows it."""
+
+    def __init__(self, model: str, local: bool, streams: bool):
+        self.model = model
+        self._streams = streams
+        self._no_shared_memory = "" if local else "the server is not on this machine"
+        self._entry: Entry | None = None
+        self._sizes = SizeMemory()
+        self._leftovers: list[str] = []
+        """Regions that the server would not give up yet: a cancelled call still writes there."""
+
+    def entry(self) -> Steps[Entry]:
+        """Read the entry's description, once."""
+        return self._entry or (yield from self._describe())
+
+    def inputs(self) -> Steps[dict[str, Tensor]]:
+        """Read what the entry accepts, anew."""
+        return dict((yield from self._describe()).inputs)
+
+    def is_ready(self) -> Steps[bool]:
+        """Ask whether the entry takes requests; a server that does not answer has none."""
+        try:
+            ready: bool = yield lambda transport: transport.is_ready(self.model, QUESTION_TIMEOUT_S)
+        except DiffusersClientError:
+            return False
+        return ready
+
+    def generate(self, options: Options, keywords: Mapping[str, Any]) -> Steps[Result]:
+        """Run a call.
+
+        A refusal may mean that the entry was changed since its description was read: then, and
+        only then, the request is built and sent a second time. The first one did not run.
+        """
+        known = self._entry
+        entry = yield from self.entry()
+        try:
+            return (yield from self._attempt(entry, options, keywords))
+        except InvalidRequest:
+            if known is None or (yield from self._describe()) == known:
+                raise
+            entry = yield from self.entry()
+        return (yield from self._attempt(entry, options, keywords))
+
+    def close(self) -> Steps[None]:
+        """Give back what the server still holds for this client, as far as it lets go in time."""
+        until = time.monotonic() + CLOSE_PATIENCE_S
+        while self._leftovers and time.monotonic() < until:
+            yield from self._sweep()
+            if self._leftovers:
+                yield lambda transport: transport.pause(0.05)
+
+    def _describe(self) -> Steps[Entry]:
+        entry: Entry = yield lambda transport: transport.describe(self.model, QUESTION_TIMEOUT_S)
+        if entry != self._entry:
+            self._entry, self._sizes = entry, SizeMemory()
+        return entry
+
+    def _attempt(
+        self, entry: Entry, options: Options, keywords: Mapping[str, Any]
+    ) -> Steps[Result]:
+        if entry.decoupled and not self._streams:
+            raise InvalidRequest(
+                f"entry '{entry.name}' streams its progress, which HTTP cannot carry with tensors. "
+                "Use protocol='grpc' (and the gRPC port)."
+            )
+        yield from self._sweep()
+        call = Call(
+            model=self.model,
+            inputs=build_inputs(entry, keywords),
+            decoupled=entry.decoupled,
+            timeout_s=options.timeout_s,
+            on_progress=options.on_progress,
+        )
+        outputs = yield from self._run(entry, call, options)
+        return Result(outputs, base64=bool(keywords.get(OUTPUT_BASE64.name)))
+
+    def _run(self, entry: Entry, call: Call, options: Options) -> Steps[dict[str, Array]]:
+        """Send a call, through shared memory where that is wanted, possible and worth it."""
+        outputs: dict[str, Array]
+        if options.shared_memory is True and self._no_shared_memory:
+            raise ServerUnavailable(f"shared memory is not usable: {self._no_shared_memory}")
+        if options.shared_memory is False or self._no_shared_memory:
+            outputs = yield lambda transport: transport.infer(call)
+            return outputs
+        key = self._sizes.key(entry, call.inputs)
+        plan = plan_region(
+            entry, call.inputs, self._sizes.expected(key), options.shared_memory_bytes
+        )
+        region = None if plan is None else (yield from self._make_region(plan.byte_size, options))
+        if plan is None or region is None:
+            outputs = yield lambda transport: transport.infer(call)
+        else:
+            placed = replace(
+                call,
+                region=region,
+                input_slots=plan.inputs,
+                output_slots=plan.outputs,
+                outputs=tuple(entry.outputs) if plan.outputs else None,
+            )
+            outputs = yield from self._run_in_region(placed, region, key)
+        self._sizes.learn(key, outputs)
+        return outputs
+
+    def _make_region(self, byte_size: int, options: Options) -> Steps[Region | None]:
+        """Make a region and let the server map it; None where that does not work and need not."""
+        try:
+            region = Region(byte_size)
+        except OSError as error:
+            if options.shared_memory is True:
+                raise ServerUnavailable(f"no shared memory of {byte_size} bytes: {error}") from None
+            return None
+        try:
+            yield lambda transport: transport.register(region, QUESTION_TIMEOUT_S)
+        except DiffusersClientError as error:
+            if options.shared_memory is True:
+                raise ServerUnavailable(f"the server refuses shared memory: {error}") from None
+            self._no_shared_memory = f"the server refused it: {error}"
+            return None
+        except BaseException:
+            self._leftovers.append(region.name)
+            raise
+        finally:
+            region.unlink()
+        return region
+
+    def _run_in_region(self, call: Call, region: Region, key: Any) -> Steps[dict[str, Array]]:
+        try:
+            for name, slot in call.input_slots.items():
+                region.write(slot, call.inputs[name])
+            outputs: dict[str, Array] = yield lambda transport: transport.infer(call)
+        except DiffusersClientError as error:
+            if "shared memory size specified" in error.message:
+                self._sizes.forget(key)
+                error.args = (f"{error.message}. Send it again with shared_memory=False.",)
+            raise
+        finally:
+            self._leftovers.append(region.name)
+            yield from self._sweep()
+        return outputs
+
+    def _sweep(self) -> Steps[None]:
+        """Unregister regions. The server refuses while it may still write there: later, then."""
+        for name in tuple(self._leftovers):
+            with suppress(DiffusersClientError):
+                yield partial(_unregister, name)
+                self._leftovers.remove(name)
+
+
+def _unregister(name: str, transport: Any) -> Any:
+    return transport.unregister(name, QUESTION_TIMEOUT_S)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors of a call go through shared memory.
+
+Triton finds out that a region is too small for an output only after the pipeline has run, and then
+the result is lost. So an output is placed only where its size is known: the caller said it, or the
+same request was answered before, apart from what cannot change a size: seeds, words, pixels.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from triton_diffusers.client.call import raw_bytes
+from triton_diffusers.client.entry import Entry
+from triton_diffusers.client.regions import LARGE_BYTES, Slot, place
+from triton_diffusers.client.values import Array
+from triton_diffusers.contract import AUDIOS, FRAMES, IMAGES, SEED
+
+MAX_REMEMBERED = 256
+BIG_OUTPUTS = (IMAGES.name, FRAMES.name, AUDIOS.name)
+
+Sizes = dict[str, int]
+
+
+class SizeMemory:
+    """The byte sizes of outputs, by what determines them."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[Any, Sizes | None] = {}
+        """None: the same key had different sizes."""
+
+    def key(self, entry: Entry, inputs: Mapping[str, Array]) -> Any:
+        """Return what determines the sizes of the outputs, hashable."""
+        return tuple(
+            (name, array.shape, _determining(entry, name, array))
+            for name, array in sorted(inputs.items())
+        )
+
+    def expected(self, key: Any) -> Sizes:
+        """Return the sizes of the large outputs as seen before; empty when unknown or varying."""
+        return self._sizes.get(key) or {}
+
+    def learn(self, key: Any, outputs: Mapping[str, Array]) -> None:
+        """Remember what a request was answered with."""
+        sizes = {n: a.nbytes for n, a in outputs.items() if a.dtype != np.object_}
+        large = {name: size for name, size in sizes.items() if size >= LARGE_BYTES}
+        if key in self._sizes and self._sizes[key] != large:
+            self._sizes[key] = None
+            return
+        self._sizes[key] = large
+        while len(self._sizes) > MAX_REMEMBERED:
+            self._sizes.pop(next(iter(self._sizes)), None)
+
+    def forget(self, key: Any) -> None:
+        """Never expect a size for this key again."""
+        self._sizes[key] = None
+
+
+def _determining(entry: Entry, name: str, array: Array) -> Any:
+    """Return the part of an input's value that may change the size of an output."""
+    words = array.dtype == np.object_ and entry.inputs[name].dims == (-1,)
+    if name == SEED.name or entry.is_media(name) or (words and not entry.is_file(name)):
+        return None
+    return hash(raw_bytes(array))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What goes where in a region of `byte_size` bytes."""
+
+    inputs: dict[str, Slot]
+    outputs: dict[str, Slot]
+    byte_size: int
+
+
+def plan_region(
+    entry: Entry, inputs: Mapping[str, Array], expected: Sizes, output_bytes: int | None
+) -> Plan | None:
+    """Lay out the large numeric inputs and the outputs of known size; None: nothing is large.
+
+    output_bytes: the caller's own word for the size of the entry's main output.
+    """
+    big_inputs = {
+        name: array.nbytes
+        for name, array in inputs.items()
+        if array.dtype != np.object_ and array.nbytes >= LARGE_BYTES
+    }
+    sizes = {name: size for name, size in expected.items() if name in entry.outputs}
+    main = next((name for name in BIG_OUTPUTS if name in entry.outputs), None)
+    if output_bytes is not None and main is not None:
+        sizes[main] = output_bytes
+    input_slots, end = place(big_inputs)
+    output_slots, end = place(sizes, end)
+    return Plan(input_slots, output_slots, end) if end else None
