@@ -17,10 +17,13 @@ from PIL import Image
 from tests.tiny import TINY, save
 
 MAX_MIB = 3
+LARGE = {"hunyuan-video-15": 20}  # the class fixes the size of one layer
 
 
 def _to_array(value: object) -> np.ndarray:
-    """Whatever a field of a pipeline's output holds, as one float64 array."""
+    """Whatever a field of a pipeline's output holds, as one float64 array; texts as code points."""
+    if isinstance(value, str):
+        return np.array([ord(letter) for letter in value], dtype=np.float64)
     if isinstance(value, torch.Tensor):
         return value.to(torch.float64).numpy()
     if isinstance(value, list | tuple):
@@ -53,7 +56,7 @@ def test_reloaded_pipeline_repeats_itself(name, tiny_folder):
     tiny = TINY[name]
     folder = save(name, tiny_folder)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    assert size < MAX_MIB * 2**20, f"{size / 2**20:.1f} MiB"
+    assert size < LARGE.get(name, MAX_MIB) * 2**20, f"{size / 2**20:.1f} MiB"
 
     pipeline = DiffusionPipeline.from_pretrained(folder, **tiny.load_kwargs)
     assert type(pipeline).__name__ == tiny.pipeline_class

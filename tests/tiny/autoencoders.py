@@ -8,8 +8,10 @@ from typing import Any
 from tests.tiny.weights import build_model
 
 
-def kl_autoencoder(levels: int = 2, seed: int = 10, **changes: Any) -> Any:
-    """AutoencoderKL that shrinks a picture 2 ** (levels - 1) times."""
+def kl_autoencoder(
+    levels: int = 2, seed: int = 10, model_class: type | None = None, **changes: Any
+) -> Any:
+    """AutoencoderKL or its like that shrinks a picture 2 ** (levels - 1) times."""
     from diffusers import AutoencoderKL
 
     config = {
@@ -21,7 +23,7 @@ def kl_autoencoder(levels: int = 2, seed: int = 10, **changes: Any) -> Any:
         "norm_num_groups": 2,
         "sample_size": 32,
     }
-    return build_model(AutoencoderKL, seed, **(config | changes))
+    return build_model(model_class or AutoencoderKL, seed, **(config | changes))
 
 
 def flux_autoencoder(levels: int = 2, seed: int = 10, **changes: Any) -> Any:
@@ -45,18 +47,21 @@ def wan_autoencoder(seed: int = 11) -> Any:
     )
 
 
-def qwen_autoencoder(levels: int = 4, base_dim: int = 4, seed: int = 12) -> Any:
-    """Qwen-Image's: 4 channels, 2 ** (levels - 1) times smaller."""
+def qwen_autoencoder(
+    levels: int = 4, base_dim: int = 4, z_dim: int = 4, seed: int = 12, **changes: Any
+) -> Any:
+    """Qwen-Image's: 2 ** (levels - 1) times smaller."""
     from diffusers import AutoencoderKLQwenImage
 
     return build_model(
         AutoencoderKLQwenImage,
         seed,
         base_dim=base_dim,
-        z_dim=4,
+        z_dim=z_dim,
         dim_mult=[1] + [4 // base_dim] * (levels - 1),
         num_res_blocks=1,
         temperal_downsample=[False, True] + [True] * (levels - 3),
-        latents_mean=[0.0] * 4,
-        latents_std=[1.0] * 4,
+        latents_mean=[0.0] * z_dim,
+        latents_std=[1.0] * z_dim,
+        **changes,
     )

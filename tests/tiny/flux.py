@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flux and Chroma."""
+"""Flux 1 and 2, and Chroma."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
-from tests.tiny.autoencoders import flux_autoencoder
+from tests.tiny.autoencoders import flux_autoencoder, kl_autoencoder
 from tests.tiny.calls import REPAINT, picture_call
 from tests.tiny.entry import describe, make_parts
 from tests.tiny.media import draw_mask, draw_picture
 from tests.tiny.schedulers import flow_match
-from tests.tiny.text_encoders import WIDTH, clip_text_encoder, t5_encoder
-from tests.tiny.tokenizers import clip_tokenizer, t5_tokenizer
+from tests.tiny.text_encoders import WIDTH, clip_text_encoder, qwen3_language_model, t5_encoder
+from tests.tiny.tokenizers import clip_tokenizer, qwen_tokenizer, t5_tokenizer
 from tests.tiny.weights import build_model
 
 
@@ -75,6 +75,29 @@ def _kontext_components() -> dict[str, Any]:
     return _components(vae=partial(flux_autoencoder, 6, block_out_channels=[2] + 5 * [8]))
 
 
+def _klein_components() -> dict[str, Any]:
+    from diffusers import AutoencoderKLFlux2, Flux2Transformer2DModel
+
+    return make_parts(
+        scheduler=flow_match,
+        vae=partial(kl_autoencoder, model_class=AutoencoderKLFlux2),
+        text_encoder=qwen3_language_model,
+        tokenizer=qwen_tokenizer,
+        transformer=partial(
+            build_model,
+            Flux2Transformer2DModel,
+            32,
+            **_sizes()
+            | {
+                "axes_dims_rope": (4, 4, 4, 4),
+                "joint_attention_dim": 2 * WIDTH,
+                "timestep_guidance_channels": 32,
+                "guidance_embeds": False,
+            },
+        ),
+    )
+
+
 def _call(**changes: Any) -> dict[str, Any]:
     return picture_call("negative_prompt", **({"max_sequence_length": 48} | changes))
 
@@ -122,5 +145,15 @@ PIPELINES = (
         "text-to-image",
         _chroma_components,
         partial(picture_call, max_sequence_length=48),
+    ),
+    describe(
+        "flux2-klein",
+        "Flux2KleinPipeline",
+        "image-edit",
+        _klein_components,
+        lambda: _call(
+            image=[draw_picture(16, 96, 64), draw_picture(17, 64, 80)],
+            text_encoder_out_layers=(1, 2),
+        ),
     ),
 )

@@ -9,8 +9,14 @@ from typing import Any
 from tests.tiny.calls import video_call
 from tests.tiny.entry import describe, make_parts
 from tests.tiny.schedulers import flow_match
-from tests.tiny.text_encoders import WIDTH, clip_text_encoder, llama_encoder
-from tests.tiny.tokenizers import clip_tokenizer, llama_tokenizer
+from tests.tiny.text_encoders import (
+    WIDTH,
+    clip_text_encoder,
+    llama_encoder,
+    qwen25_vl_text_encoder,
+    t5_encoder,
+)
+from tests.tiny.tokenizers import clip_tokenizer, llama_tokenizer, qwen_tokenizer
 from tests.tiny.weights import build_model
 
 
@@ -62,7 +68,67 @@ def _components() -> dict[str, Any]:
     )
 
 
+def _transformer15() -> Any:
+    from diffusers import HunyuanVideo15Transformer3DModel
+
+    return build_model(
+        HunyuanVideo15Transformer3DModel,
+        122,
+        in_channels=9,
+        out_channels=4,
+        num_attention_heads=2,
+        attention_head_dim=8,
+        num_layers=1,
+        num_refiner_layers=1,
+        mlp_ratio=2.0,
+        text_embed_dim=WIDTH,
+        text_embed_2_dim=WIDTH,
+        image_embed_dim=12,
+        rope_axes_dim=(2, 2, 4),
+        target_size=16,
+    )
+
+
+def _autoencoder15() -> Any:
+    from diffusers import AutoencoderKLHunyuanVideo15
+
+    return build_model(
+        AutoencoderKLHunyuanVideo15,
+        123,
+        latent_channels=4,
+        block_out_channels=(16, 16),
+        layers_per_block=1,
+        spatial_compression_ratio=4,
+        temporal_compression_ratio=2,
+        downsample_match_channel=False,
+        upsample_match_channel=False,
+    )
+
+
+def _components15() -> dict[str, Any]:
+    from diffusers import ClassifierFreeGuidance
+    from transformers import ByT5Tokenizer
+
+    return make_parts(
+        scheduler=flow_match,
+        vae=_autoencoder15,
+        text_encoder=qwen25_vl_text_encoder,
+        tokenizer=qwen_tokenizer,
+        text_encoder_2=t5_encoder,
+        tokenizer_2=ByT5Tokenizer,
+        transformer=_transformer15,
+        guider=partial(ClassifierFreeGuidance, guidance_scale=2.0),
+    )
+
+
 PIPELINES = (
+    describe(
+        "hunyuan-video-15",
+        "HunyuanVideo15Pipeline",
+        "text-to-video",
+        _components15,
+        lambda: video_call("guidance_scale", "max_sequence_length", prompt='a sign saying "tiny"'),
+    ),
     describe(
         "hunyuan-video",
         "HunyuanVideoPipeline",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kandinsky 2.2, whose prior turns text into the embedding of a picture."""
+"""Kandinsky 5, and 2.2, whose prior turns text into the embedding of a picture."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from functools import partial
 from typing import Any
 
 from tests.tiny import stable_diffusion
+from tests.tiny.autoencoders import flux_autoencoder
 from tests.tiny.calls import picture_call
 from tests.tiny.entry import describe, make_parts
-from tests.tiny.schedulers import ddim
-from tests.tiny.text_encoders import WIDTH, clip_text_encoder_with_projection
-from tests.tiny.tokenizers import clip_tokenizer
+from tests.tiny.schedulers import ddim, flow_match
+from tests.tiny.text_encoders import (
+    WIDTH,
+    clip_text_encoder,
+    clip_text_encoder_with_projection,
+    qwen25_vl_encoder,
+)
+from tests.tiny.tokenizers import clip_tokenizer, qwen_vl_processor
 from tests.tiny.vision import clip_image_processor, clip_vision_encoder
 from tests.tiny.weights import build_model
 
@@ -82,7 +88,47 @@ def _components() -> dict[str, Any]:
     return prior | make_parts(unet=_decoder_unet, movq=_movq, scheduler=ddim)
 
 
+def _transformer5() -> Any:
+    from diffusers import Kandinsky5Transformer3DModel
+
+    return build_model(
+        Kandinsky5Transformer3DModel,
+        143,
+        in_visual_dim=4,
+        out_visual_dim=4,
+        in_text_dim=WIDTH,
+        in_text_dim2=WIDTH,
+        time_dim=16,
+        patch_size=(1, 2, 2),
+        model_dim=16,
+        ff_dim=32,
+        num_text_blocks=1,
+        num_visual_blocks=1,
+        axes_dims=(2, 2, 4),
+    )
+
+
+def _components5() -> dict[str, Any]:
+    """Always paints about one megapixel: little is left to do at full size."""
+    return make_parts(
+        transformer=_transformer5,
+        vae=partial(flux_autoencoder, 4, block_out_channels=[2, 8, 8, 8]),
+        text_encoder=qwen25_vl_encoder,
+        tokenizer=qwen_vl_processor,
+        text_encoder_2=clip_text_encoder,
+        tokenizer_2=clip_tokenizer,
+        scheduler=flow_match,
+    )
+
+
 PIPELINES = (
+    describe(
+        "kandinsky5-t2i",
+        "Kandinsky5T2IPipeline",
+        "text-to-image",
+        _components5,
+        partial(picture_call, height=64, width=64, max_sequence_length=32),
+    ),
     describe(
         "kandinsky-prior",
         "KandinskyV22PriorPipeline",

@@ -13,11 +13,11 @@ from tests.tiny.schedulers import ddim
 
 
 def _components(**changes: Any) -> dict[str, Any]:
-    return stable_diffusion.bare_components(
-        unet=partial(stable_diffusion.unet, in_channels=8),
-        scheduler=partial(ddim, prediction_type="v_prediction", timestep_spacing="trailing"),
-        **changes,
-    )
+    parts = {
+        "unet": partial(stable_diffusion.unet, in_channels=8),
+        "scheduler": partial(ddim, prediction_type="v_prediction", timestep_spacing="trailing"),
+    }
+    return stable_diffusion.bare_components(**(parts | changes))
 
 
 def _inputs(**changes: Any) -> dict[str, Any]:
@@ -41,6 +41,18 @@ PIPELINES = (
         "MarigoldNormalsPipeline",
         "normals",
         partial(_components, prediction_type="normals"),
+        _inputs,
+    ),
+    describe(
+        "marigold-intrinsics",
+        "MarigoldIntrinsicsPipeline",
+        "albedo-and-material",
+        partial(
+            _components,
+            prediction_type="intrinsics",
+            unet=partial(stable_diffusion.unet, in_channels=12, out_channels=8),
+            target_properties={"target_names": ["albedo", "material"]},
+        ),
         _inputs,
     ),
 )

@@ -24,6 +24,13 @@ def draw_mask(width: int = 32, height: int = 32) -> Image.Image:
     return Image.fromarray(mask)
 
 
+def draw_cutout(seed: int = 0, width: int = 32, height: int = 32) -> Image.Image:
+    """RGBA picture that is opaque in its middle only."""
+    picture = draw_picture(seed, width, height)
+    picture.putalpha(draw_mask(width, height))
+    return picture
+
+
 def draw_clip(frames: int, seed: int = 0, width: int = 32, height: int = 32) -> list[Image.Image]:
     """Frames of a video."""
     return [draw_picture(seed + index, width, height) for index in range(frames)]

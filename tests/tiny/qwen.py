@@ -7,30 +7,38 @@ from functools import partial
 from typing import Any
 
 from tests.tiny.autoencoders import flux_autoencoder, qwen_autoencoder
-from tests.tiny.calls import REPAINT, picture_call
+from tests.tiny.calls import REPAINT, SIZE, picture_call
 from tests.tiny.entry import describe, make_parts
-from tests.tiny.media import draw_mask, draw_picture
+from tests.tiny.media import draw_cutout, draw_mask, draw_picture
 from tests.tiny.schedulers import flow_match
 from tests.tiny.text_encoders import WIDTH, qwen3_encoder, qwen25_vl_encoder
 from tests.tiny.tokenizers import qwen_tokenizer, qwen_vl_processor
 from tests.tiny.weights import build_model
 
 
-def _transformer() -> Any:
+def _sizes() -> dict[str, Any]:
+    return {
+        "patch_size": 2,
+        "in_channels": 16,
+        "out_channels": 4,
+        "num_layers": 1,
+        "attention_head_dim": 16,
+        "num_attention_heads": 2,
+        "joint_attention_dim": WIDTH,
+        "axes_dims_rope": (8, 4, 4),
+    }
+
+
+def _transformer(**changes: Any) -> Any:
     from diffusers import QwenImageTransformer2DModel
 
-    return build_model(
-        QwenImageTransformer2DModel,
-        50,
-        patch_size=2,
-        in_channels=16,
-        out_channels=4,
-        num_layers=1,
-        attention_head_dim=16,
-        num_attention_heads=2,
-        joint_attention_dim=WIDTH,
-        axes_dims_rope=(8, 4, 4),
-    )
+    return build_model(QwenImageTransformer2DModel, 50, **(_sizes() | changes))
+
+
+def _controlnet() -> Any:
+    from diffusers import QwenImageControlNetModel
+
+    return build_model(QwenImageControlNetModel, 52, **_sizes())
 
 
 def _components(**changes: Any) -> dict[str, Any]:
@@ -46,7 +54,22 @@ def _components(**changes: Any) -> dict[str, Any]:
 
 def _edit_components() -> dict[str, Any]:
     """Pictures to edit are scaled to one megapixel: the autoencoder shrinks them a lot."""
-    return _components(processor=qwen_vl_processor, vae=partial(qwen_autoencoder, 6, 2))
+    return _components(processor=qwen_vl_processor, vae=partial(qwen_autoencoder, 6, 1))
+
+
+def _layered_components() -> dict[str, Any]:
+    """Pictures with an alpha channel, taken apart into layers."""
+    return _components(
+        processor=qwen_vl_processor,
+        vae=partial(qwen_autoencoder, 6, 1, 8, input_channels=4),
+        transformer=partial(
+            _transformer,
+            in_channels=32,
+            out_channels=8,
+            use_additional_t_cond=True,
+            use_layer3d_rope=True,
+        ),
+    )
 
 
 def _call(**changes: Any) -> dict[str, Any]:
@@ -114,6 +137,22 @@ PIPELINES = (
         _edit_components,
         lambda: _call(
             image=[draw_picture(34, 48, 32), draw_picture(35, 32, 40)], height=128, width=192
+        ),
+    ),
+    describe(
+        "qwen-image-controlnet",
+        "QwenImageControlNetPipeline",
+        "controlnet",
+        partial(_components, controlnet=_controlnet),
+        lambda: _call(control_image=draw_picture(37, 96, 64), controlnet_conditioning_scale=0.8),
+    ),
+    describe(
+        "qwen-image-layered",
+        "QwenImageLayeredPipeline",
+        "image-to-layers",
+        _layered_components,
+        lambda: picture_call(
+            "guidance_scale", *SIZE, image=draw_cutout(38, 96, 64), true_cfg_scale=2.0, layers=2
         ),
     ),
     describe(

@@ -16,6 +16,7 @@ def ddim(**changes: Any) -> Any:
         "beta_schedule": "scaled_linear",
         "clip_sample": False,
         "set_alpha_to_one": False,
+        "steps_offset": 1,
     }
     return DDIMScheduler(**(config | changes))
 

@@ -57,11 +57,11 @@ def bare_components(**changes: Any) -> dict[str, Any]:
     return parts
 
 
-def _controlnet() -> Any:
+def _controlnet(seed: int = 21) -> Any:
     from diffusers import ControlNetModel
 
     return build_model(
-        ControlNetModel, 21, conditioning_embedding_out_channels=(8, 16), **_unet_config()
+        ControlNetModel, seed, conditioning_embedding_out_channels=(8, 16), **_unet_config()
     )
 
 
@@ -147,6 +147,17 @@ PIPELINES = (
         "controlnet",
         partial(components, controlnet=_controlnet),
         lambda: picture_call(image=draw_picture(3, 48), controlnet_conditioning_scale=0.7),
+    ),
+    describe(
+        "stable-diffusion-two-controlnets",
+        "StableDiffusionControlNetPipeline",
+        "controlnet",
+        lambda: components(controlnet=[_controlnet(), _controlnet(24)]),
+        lambda: picture_call(
+            image=[draw_picture(8, 48), draw_picture(9, 48)],
+            controlnet_conditioning_scale=[0.7, 0.4],
+            control_guidance_end=[1.0, 0.6],
+        ),
     ),
     describe(
         "stable-diffusion-instruct-pix2pix",

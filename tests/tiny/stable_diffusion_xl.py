@@ -45,39 +45,47 @@ def _components(unet: dict[str, Any] = _XL_UNET, **changes: Any) -> dict[str, An
     return make_parts(**(parts | changes))
 
 
+def _sd3_sizes() -> dict[str, Any]:
+    return {
+        "sample_size": 16,
+        "patch_size": 2,
+        "in_channels": 4,
+        "out_channels": 4,
+        "num_layers": 2,
+        "attention_head_dim": 8,
+        "num_attention_heads": 4,
+        "caption_projection_dim": WIDTH,
+        "joint_attention_dim": 2 * WIDTH,
+        "pooled_projection_dim": 2 * WIDTH,
+        "pos_embed_max_size": 32,
+    }
+
+
 def _transformer() -> Any:
     from diffusers import SD3Transformer2DModel
 
-    return build_model(
-        SD3Transformer2DModel,
-        23,
-        sample_size=16,
-        patch_size=2,
-        in_channels=4,
-        out_channels=4,
-        num_layers=2,
-        attention_head_dim=8,
-        num_attention_heads=4,
-        caption_projection_dim=WIDTH,
-        joint_attention_dim=2 * WIDTH,
-        pooled_projection_dim=2 * WIDTH,
-        pos_embed_max_size=32,
-    )
+    return build_model(SD3Transformer2DModel, 23, **_sd3_sizes())
 
 
-def _sd3_components() -> dict[str, Any]:
-    t5 = partial(t5_encoder, d_model=2 * WIDTH)
-    return make_parts(
-        transformer=_transformer,
-        scheduler=flow_match,
-        vae=flux_autoencoder,
-        text_encoder=clip_text_encoder_with_projection,
-        tokenizer=clip_tokenizer,
-        text_encoder_2=partial(clip_text_encoder_with_projection, 1),
-        tokenizer_2=clip_tokenizer,
-        text_encoder_3=t5,
-        tokenizer_3=t5_tokenizer,
-    )
+def _controlnet() -> Any:
+    from diffusers import SD3ControlNetModel
+
+    return build_model(SD3ControlNetModel, 25, **_sd3_sizes())
+
+
+def _sd3_components(**changes: Any) -> dict[str, Any]:
+    parts = {
+        "transformer": _transformer,
+        "scheduler": flow_match,
+        "vae": flux_autoencoder,
+        "text_encoder": clip_text_encoder_with_projection,
+        "tokenizer": clip_tokenizer,
+        "text_encoder_2": partial(clip_text_encoder_with_projection, 1),
+        "tokenizer_2": clip_tokenizer,
+        "text_encoder_3": partial(t5_encoder, d_model=2 * WIDTH),
+        "tokenizer_3": t5_tokenizer,
+    }
+    return make_parts(**(parts | changes))
 
 
 PIPELINES = (
@@ -115,5 +123,12 @@ PIPELINES = (
         "image-to-image",
         _sd3_components,
         lambda: picture_call(image=draw_picture(10, 48), **REPAINT),
+    ),
+    describe(
+        "stable-diffusion-3-controlnet",
+        "StableDiffusion3ControlNetPipeline",
+        "controlnet",
+        partial(_sd3_components, controlnet=_controlnet),
+        lambda: picture_call(control_image=draw_picture(18, 48)),
     ),
 )

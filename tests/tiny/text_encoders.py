@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.tiny.tokenizers import VOCAB_SIZE
+from tests.tiny.tokenizers import QWEN_SPECIALS, VOCAB_SIZE
 from tests.tiny.weights import randomize
 
 WIDTH = 32
@@ -99,15 +99,12 @@ def qwen3_encoder(seed: int = 6) -> Any:
     return randomize(Qwen3Model(Qwen3Config(**_decoder_sizes(), head_dim=8)), seed)
 
 
-def qwen25_vl_encoder(seed: int = 7) -> Any:
-    """Qwen2.5-VL: reads text and, where the tokens of a picture stand, the picture."""
-    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
-
-    from tests.tiny.tokenizers import QWEN_SPECIALS
+def _qwen25_vl_config() -> Any:
+    from transformers import Qwen2_5_VLConfig
 
     ids = {token: 256 + index for index, token in enumerate(QWEN_SPECIALS)}
     rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
-    config = Qwen2_5_VLConfig(
+    return Qwen2_5_VLConfig(
         text_config=_decoder_sizes() | {"rope_parameters": rope},
         vision_config={
             "depth": 1,
@@ -122,7 +119,26 @@ def qwen25_vl_encoder(seed: int = 7) -> Any:
         vision_start_token_id=ids["<|vision_start|>"],
         vision_end_token_id=ids["<|vision_end|>"],
     )
-    return randomize(Qwen2_5_VLForConditionalGeneration(config), seed)
+
+
+def qwen25_vl_encoder(seed: int = 7) -> Any:
+    """Qwen2.5-VL: reads text and, where the tokens of a picture stand, the picture."""
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    return randomize(Qwen2_5_VLForConditionalGeneration(_qwen25_vl_config()), seed)
+
+
+def qwen25_vl_text_encoder(seed: int = 16) -> Any:
+    """The half of Qwen2.5-VL that reads text."""
+    from transformers import Qwen2_5_VLTextModel
+
+    return randomize(Qwen2_5_VLTextModel(_qwen25_vl_config().text_config), seed)
+
+
+def qwen3_language_model(seed: int = 17) -> Any:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    return randomize(Qwen3ForCausalLM(Qwen3Config(**_decoder_sizes(), head_dim=8)), seed)
 
 
 def glm_encoder(seed: int = 14) -> Any:
@@ -135,3 +151,23 @@ def llama_encoder(seed: int = 15) -> Any:
     from transformers import LlamaConfig, LlamaModel
 
     return randomize(LlamaModel(LlamaConfig(**_decoder_sizes(), pad_token_id=0)), seed)
+
+
+def gemma3_language_model(seed: int = 18) -> Any:
+    """Gemma 3 that also could see; its pictures are never used here."""
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    config = Gemma3Config(
+        text_config=_decoder_sizes() | {"head_dim": 8},
+        vision_config={
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 14,
+        },
+        mm_tokens_per_image=4,
+        image_token_index=VOCAB_SIZE - 1,
+    )
+    return randomize(Gemma3ForConditionalGeneration(config), seed)

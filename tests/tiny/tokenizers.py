@@ -124,3 +124,10 @@ def roberta_tokenizer() -> PreTrainedTokenizerBase:
     return RobertaTokenizer(
         vocab=_numbered(specials, _byte_alphabet()), merges=[], model_max_length=77
     )
+
+
+def gpt2_tokenizer() -> PreTrainedTokenizerBase:
+    """GPT-2's byte-level BPE without merges."""
+    from transformers import GPT2Tokenizer
+
+    return GPT2Tokenizer(vocab=_numbered(_byte_alphabet(), ["<|endoftext|>"]), merges=[])

@@ -10,7 +10,7 @@ from tests.tiny.entry import describe, make_parts
 from tests.tiny.weights import build_model
 
 
-def _unet(**changes: Any) -> Any:
+def unet(**changes: Any) -> Any:
     from diffusers import UNet2DModel
 
     config = {
@@ -28,20 +28,20 @@ def _unet(**changes: Any) -> Any:
 def _ddpm_components() -> dict[str, Any]:
     from diffusers import DDPMScheduler
 
-    return make_parts(unet=_unet, scheduler=DDPMScheduler)
+    return make_parts(unet=unet, scheduler=DDPMScheduler)
 
 
 def _ddim_components() -> dict[str, Any]:
     from diffusers import DDIMScheduler
 
-    return make_parts(unet=_unet, scheduler=DDIMScheduler)
+    return make_parts(unet=unet, scheduler=DDIMScheduler)
 
 
 def _consistency_components() -> dict[str, Any]:
     from diffusers import CMStochasticIterativeScheduler
 
     return make_parts(
-        unet=partial(_unet, num_class_embeds=10),
+        unet=partial(unet, num_class_embeds=10),
         scheduler=partial(CMStochasticIterativeScheduler, num_train_timesteps=40),
     )
 

@@ -17,7 +17,7 @@ from tests.tiny.vision import clip_image_processor, clip_vision_encoder
 from tests.tiny.weights import build_model
 
 
-def _sizes() -> dict[str, Any]:
+def transformer_sizes() -> dict[str, Any]:
     return {
         "patch_size": (1, 2, 2),
         "num_attention_heads": 2,
@@ -35,7 +35,7 @@ def _sizes() -> dict[str, Any]:
 def _transformer(seed: int = 40, in_channels: int = 16, **changes: Any) -> Any:
     from diffusers import WanTransformer3DModel
 
-    sizes = _sizes() | {"in_channels": in_channels} | changes
+    sizes = transformer_sizes() | {"in_channels": in_channels} | changes
     return build_model(WanTransformer3DModel, seed, **sizes)
 
 
@@ -65,7 +65,7 @@ def _vace_transformer() -> Any:
     from diffusers import WanVACETransformer3DModel
 
     return build_model(
-        WanVACETransformer3DModel, 43, vace_layers=[0], vace_in_channels=96, **_sizes()
+        WanVACETransformer3DModel, 43, vace_layers=[0], vace_in_channels=96, **transformer_sizes()
     )
 
 

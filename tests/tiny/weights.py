@@ -28,7 +28,7 @@ def randomize(model: Model, seed: int = 0) -> Model:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith(_KEPT) or parameter.dim() == 0:
+            if name.endswith(_KEPT):
                 continue
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() > 1:
