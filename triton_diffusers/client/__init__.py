@@ -8,7 +8,7 @@ with DiffusersClient("localhost:8001", model="demo") as client:
 result.images[0].save("seven.png")
 """
 
-from triton_diffusers.client.clients import DiffusersClient
+from triton_diffusers.client.clients import AsyncDiffusersClient, DiffusersClient
 from triton_diffusers.client.errors import (
     Cancelled,
     DiffusersClientError,
@@ -21,6 +21,7 @@ from triton_diffusers.client.errors import (
 from triton_diffusers.client.result import Result
 
 __all__ = [
+    "AsyncDiffusersClient",
     "Cancelled",
     "DiffusersClient",
     "DiffusersClientError",

@@ -9,6 +9,9 @@ from triton_diffusers.client.call import Progress
 from triton_diffusers.client.regions import is_local
 from triton_diffusers.client.result import Result
 from triton_diffusers.client.session import Options, Session, SharedMemory, Steps
+from triton_diffusers.client.transport_aio import AioTransport
+from triton_diffusers.client.transport_grpc import GrpcTransport
+from triton_diffusers.client.transport_http import HttpTransport
 from triton_diffusers.contract import Tensor
 
 T = TypeVar("T")
@@ -98,11 +101,72 @@ class DiffusersClient:
             return result
 
 
+class AsyncDiffusersClient:
+    """Calls one entry over gRPC from asyncio: DiffusersClient's methods as coroutines.
+
+    Made inside a running event loop. Cancelling the task cancels the request: the model stops.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        ssl: bool = False,
+        root_certificates: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ):
+        address = read_address(url, "grpc", ssl, root_certificates, headers)
+        self._transport = AioTransport(address)
+        self._session = Session(model, is_local(address.url), self._transport.streams)
+
+    async def __aenter__(self) -> "AsyncDiffusersClient":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def generate(
+        self,
+        *,
+        timeout_s: float | None = None,
+        shared_memory: SharedMemory = "auto",
+        shared_memory_bytes: int | None = None,
+        on_progress: Progress | None = None,
+        **inputs: Any,
+    ) -> Result:
+        """Run the pipeline once and await what it makes; see DiffusersClient.generate."""
+        options = Options(timeout_s, shared_memory, shared_memory_bytes, on_progress)
+        return await self._take(self._session.generate(options, inputs))
+
+    async def inputs(self) -> dict[str, Tensor]:
+        """Return what the entry accepts: name -> data type, dims and whether it may be left out."""
+        return await self._take(self._session.inputs())
+
+    async def is_ready(self) -> bool:
+        """Tell whether the entry takes requests; False also when no server answers."""
+        return await self._take(self._session.is_ready())
+
+    async def close(self) -> None:
+        """Close the connection. Calls that still run in other tasks are cancelled."""
+        await self._take(self._session.close())
+        await self._transport.close()
+
+    async def _take(self, steps: Steps[T]) -> T:
+        """Run a procedure to its end."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    value = await step(self._transport)
+                except BaseException as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(value)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
 def _open(address: Address, protocol: str) -> Any:
-    if protocol == "http":
-        from triton_diffusers.client.transport_http import HttpTransport
-
-        return HttpTransport(address)
-    from triton_diffusers.client.transport_grpc import GrpcTransport
-
-    return GrpcTransport(address)
+    return HttpTransport(address) if protocol == "http" else GrpcTransport(address)

@@ -120,11 +120,12 @@ class StreamReader:
         return self._outputs
 
 
-def rpc_error(error: grpc.RpcError, timeout_s: float | None) -> DiffusersClientError:
+def rpc_error(error: grpc.RpcError, timeout_s: float | None, url: str) -> DiffusersClientError:
     """Return the error that a failed RPC means."""
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return timed_out(timeout_s)
     failure = error_for(str(error.code()), error.details())
     if isinstance(failure, ServerUnavailable):
-        return ServerUnavailable(f"no server answers: {failure.message}", failure.status)
+        reason = failure.message.rpartition(": ")[2]
+        return ServerUnavailable(f"no server answers at {url}: {reason}", failure.status)
     return failure

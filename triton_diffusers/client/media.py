@@ -93,7 +93,8 @@ def _read_sound(name: str, item: Any) -> Array | bytes:
     samples = np.asarray(item)
     if samples.dtype.kind != "f" or samples.ndim not in (1, 2):
         raise InvalidRequest(f"input '{name}' was given {describe(item)}, but takes {SOUND}.")
-    return np.atleast_2d(samples).astype(np.float32, copy=False)
+    sound: Array = np.atleast_2d(samples).astype(np.float32, copy=False)
+    return sound
 
 
 def _read_image(name: str, image: Image.Image) -> Array | bytes:

@@ -22,7 +22,7 @@ from triton_diffusers.client.values import Array
 SHARED_MEMORY_DIR = Path("/dev/shm")
 PREFIX = "triton-diffusers-"
 ALIGNMENT = 64
-LARGE_BYTES = 1 << 20
+LARGE_BYTES = 4 << 20
 """Smaller tensors cost more to register than to send."""
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]", "::1", "unix")

@@ -59,7 +59,7 @@ class Session:
         self._no_shared_memory = "" if local else "the server is not on this machine"
         self._entry: Entry | None = None
         self._sizes = SizeMemory()
-        self._leftovers: list[str] = []
+        self._leftovers: set[str] = set()
         """Regions that the server would not give up yet: a cancelled call still writes there."""
 
     def entry(self) -> Steps[Entry]:
@@ -170,7 +170,7 @@ class Session:
             self._no_shared_memory = f"the server refused it: {error}"
             return None
         except BaseException:
-            self._leftovers.append(region.name)
+            self._leftovers.add(region.name)
             raise
         finally:
             region.unlink()
@@ -187,7 +187,7 @@ class Session:
                 error.args = (f"{error.message}. Send it again with shared_memory=False.",)
             raise
         finally:
-            self._leftovers.append(region.name)
+            self._leftovers.add(region.name)
             yield from self._sweep()
         return outputs
 
@@ -196,7 +196,7 @@ class Session:
         for name in tuple(self._leftovers):
             with suppress(DiffusersClientError):
                 yield partial(_unregister, name)
-                self._leftovers.remove(name)
+                self._leftovers.discard(name)
 
 
 def _unregister(name: str, transport: Any) -> Any:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls over gRPC, blocking. Safe to use from several threads."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +31,7 @@ class GrpcTransport:
     streams = True
 
     def __init__(self, address: Address):
+        self._url = address.url
         self._metadata = address.metadata
         if address.ssl:
             credentials = grpc.ssl_channel_credentials(address.root_certificates())
@@ -67,19 +69,23 @@ class GrpcTransport:
         request = service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
         self._wait(self._stub.SystemSharedMemoryUnregister, request, timeout_s)
 
+    def pause(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
     def close(self) -> None:
         """Close the channel; calls that still run are cancelled."""
         self._channel.close()
 
     def _wait(self, method: Any, request: Any, timeout_s: float | None) -> Any:
-        with _errors(timeout_s):
+        with _errors(timeout_s, self._url):
             rpc = method.future(request, timeout=timeout_s, metadata=self._metadata)
             with _cancelling(rpc):
                 return rpc.result()
 
     def _stream(self, call: Call, request: Any) -> dict[str, Array]:
         reader = StreamReader(call)
-        with _errors(call.timeout_s):
+        with _errors(call.timeout_s, self._url):
             rpc = self._stub.ModelStreamInfer(
                 iter([request]),
                 timeout=call.timeout_s,
@@ -88,7 +94,7 @@ class GrpcTransport:
         with _cancelling(rpc):
             responses = iter(rpc)
             while True:
-                with _errors(call.timeout_s):
+                with _errors(call.timeout_s, self._url):
                     streamed = next(responses, None)
                 if streamed is None:
                     return reader.result()
@@ -96,14 +102,14 @@ class GrpcTransport:
 
 
 @contextmanager
-def _errors(timeout_s: float | None) -> Iterator[None]:
+def _errors(timeout_s: float | None, url: str) -> Iterator[None]:
     """Turn gRPC's errors into ours."""
     try:
         yield
     except grpc.FutureCancelledError:
         raise Cancelled("the client was closed while the request ran") from None
     except grpc.RpcError as error:
-        raise rpc_error(error, timeout_s) from None
+        raise rpc_error(error, timeout_s, url) from None
     except ValueError as error:
         if "closed channel" in str(error):
             raise ServerUnavailable("the client is closed") from None

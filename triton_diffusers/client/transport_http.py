@@ -1,34 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls over HTTP, blocking: one connection a call. Safe to use from several threads.
 
-tritonclient lays requests out and reads responses; its connections are not used: they send a
-request again when a connection breaks (a generation would run twice), know no time-out per call,
-are bound to one thread, and an idle one keeps a stopping server waiting.
+The standard library's connections are used and not tritonclient's: those know no time-out per
+call, are bound to one thread, and may send a request again when a connection breaks, so that a
+generation runs twice. An idle connection would keep a stopping server waiting.
 """
 
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
 from urllib.parse import quote
 
-import tritonclient.http
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2
 
 from triton_diffusers.client.address import Address
-from triton_diffusers.client.call import DTYPE_NAMES, WIRE_DTYPES, Call, from_region
+from triton_diffusers.client.call import Call
 from triton_diffusers.client.entry import Entry, read_entry
 from triton_diffusers.client.errors import ServerUnavailable, error_for, timed_out
+from triton_diffusers.client.http_messages import decode_response, encode_call
 from triton_diffusers.client.regions import Region
 from triton_diffusers.client.values import Array
 
 CONNECT_TIMEOUT_S = 20.0
-HEADER_LENGTH = "Inference-Header-Content-Length"
-
-codec = tritonclient.http.InferenceServerClient
+HEAD_LENGTH = "Inference-Header-Content-Length"
 
 
 class HttpTransport:
@@ -50,22 +48,16 @@ class HttpTransport:
         )
 
     def is_ready(self, model: str, timeout_s: float) -> bool:
-        """Ask whether the entry takes requests."""
-        with self._connection(timeout_s) as connection:
-            connection.request("GET", f"{self._path}/models/{quote(model, '')}/ready")
-            return connection.getresponse().status == 200
+        """Ask whether the entry takes requests; one that does not is an error, as HTTP has it."""
+        self._exchange("GET", f"/models/{quote(model, '')}/ready", timeout_s)
+        return True
 
     def infer(self, call: Call) -> dict[str, Array]:
         """Run a call and return its outputs."""
-        body, length = codec.generate_request_body(
-            [_input(call, name, array) for name, array in call.inputs.items()],
-            outputs=[_output(call, name) for name in call.outputs or ()],
-            timeout=call.timeout_us,
-        )
-        headers = {} if length is None else {HEADER_LENGTH: str(length)}
+        head, contents = encode_call(call)
         path = f"/models/{quote(call.model, '')}/infer"
-        answer, received = self._exchange("POST", path, call.timeout_s, body, headers)
-        return _decode(call, codec.parse_response_body(answer, header_length=received))
+        answer, length = self._exchange("POST", path, call.timeout_s, head, *contents)
+        return decode_response(call, answer, length)
 
     def register(self, region: Region, timeout_s: float) -> None:
         """Let the server map a region."""
@@ -77,30 +69,33 @@ class HttpTransport:
         """Let the server unmap a region."""
         self._exchange("POST", f"/systemsharedmemory/region/{name}/unregister", timeout_s, b"")
 
+    def pause(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
     def close(self) -> None:
         """Nothing is open between calls."""
 
     def _exchange(
-        self,
-        method: str,
-        path: str,
-        timeout_s: float | None,
-        body: bytes | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> tuple[bytes, str | None]:
+        self, method: str, path: str, timeout_s: float | None, *parts: bytes
+    ) -> tuple[bytes, int | None]:
         """Send one request; return the response's body and the length of its JSON head."""
+        headers = {**self._address.headers, "Connection": "close"}
+        if parts:
+            headers["Content-Length"] = str(sum(map(len, parts)))
+        if len(parts) > 1:
+            headers[HEAD_LENGTH] = str(len(parts[0]))
         with self._connection(timeout_s) as connection:
-            connection.request(
-                method, self._path + path, body, {**self._headers(), **(headers or {})}
-            )
+            with suppress(BrokenPipeError, ConnectionResetError):  # refused early: it says why
+                connection.request(
+                    method, self._path + path, iter(parts) if parts else None, headers
+                )
             response = connection.getresponse()
-            answer = response.read()
+            body = response.read()
         if response.status != 200:
-            raise error_for(str(response.status), _error_text(answer))
-        return answer, response.getheader(HEADER_LENGTH)
-
-    def _headers(self) -> dict[str, str]:
-        return {**self._address.headers, "Connection": "close"}
+            raise error_for(str(response.status), _error_text(body))
+        length = response.getheader(HEAD_LENGTH)
+        return body, None if length is None else int(length)
 
     @contextmanager
     def _connection(self, timeout_s: float | None) -> Iterator[http.client.HTTPConnection]:
@@ -133,7 +128,7 @@ def _connect(connection: http.client.HTTPConnection, url: str) -> None:
     try:
         connection.connect()
     except OSError as error:
-        raise ServerUnavailable(f"no server answers at {url}: {error}") from None
+        raise ServerUnavailable(f"no server answers at {url}: {error.strerror or error}") from None
 
 
 def _error_text(body: bytes) -> str:
@@ -143,31 +138,3 @@ def _error_text(body: bytes) -> str:
         return str(json.loads(text)["error"])
     except (ValueError, KeyError, TypeError):
         return text
-
-
-def _input(call: Call, name: str, array: Array) -> Any:
-    tensor = tritonclient.http.InferInput(name, list(array.shape), DTYPE_NAMES[array.dtype])
-    if name in call.input_slots and call.region is not None:
-        slot = call.input_slots[name]
-        return tensor.set_shared_memory(call.region.name, slot.byte_size, slot.offset)
-    return tensor.set_data_from_numpy(array, binary_data=True)
-
-
-def _output(call: Call, name: str) -> Any:
-    tensor = tritonclient.http.InferRequestedOutput(name, binary_data=True)
-    if name in call.output_slots and call.region is not None:
-        slot = call.output_slots[name]
-        tensor.set_shared_memory(call.region.name, slot.byte_size, slot.offset)
-    return tensor
-
-
-def _decode(call: Call, response: Any) -> dict[str, Array]:
-    outputs = {}
-    for tensor in response.get_response().get("outputs", []):
-        name = tensor["name"]
-        if name in call.output_slots:
-            dtype, shape = WIRE_DTYPES[tensor["datatype"]], tuple(tensor["shape"])
-            outputs[name] = from_region(call, name, dtype, shape)
-        else:
-            outputs[name] = response.as_numpy(name)
-    return outputs
