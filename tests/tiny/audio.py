@@ -10,9 +10,9 @@ from tests.tiny.autoencoders import kl_autoencoder
 from tests.tiny.calls import picture_call
 from tests.tiny.entry import describe, make_parts
 from tests.tiny.media import make_sound
-from tests.tiny.schedulers import ddim
-from tests.tiny.text_encoders import WIDTH, t5_encoder
-from tests.tiny.tokenizers import VOCAB_SIZE, roberta_tokenizer, t5_tokenizer
+from tests.tiny.schedulers import ddim, flow_match
+from tests.tiny.text_encoders import WIDTH, qwen3_encoder, t5_encoder
+from tests.tiny.tokenizers import VOCAB_SIZE, qwen_tokenizer, roberta_tokenizer, t5_tokenizer
 from tests.tiny.weights import build_model, randomize
 
 
@@ -165,6 +165,46 @@ def _audioldm2_components() -> dict[str, Any]:
     )
 
 
+def _ace_step_components() -> dict[str, Any]:
+    from diffusers import AceStepTransformer1DModel
+    from diffusers.pipelines.ace_step import AceStepConditionEncoder
+
+    sizes = {
+        "hidden_size": WIDTH,
+        "intermediate_size": 37,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "sliding_window": 16,
+    }
+    return make_parts(
+        scheduler=partial(flow_match, num_train_timesteps=1),
+        vae=_wave_autoencoder,
+        text_encoder=qwen3_encoder,
+        tokenizer=qwen_tokenizer,
+        transformer=partial(
+            build_model,
+            AceStepTransformer1DModel,
+            78,
+            num_hidden_layers=2,
+            in_channels=12,
+            audio_acoustic_hidden_dim=4,
+            patch_size=2,
+            **sizes,
+        ),
+        condition_encoder=partial(
+            build_model,
+            AceStepConditionEncoder,
+            79,
+            text_hidden_dim=WIDTH,
+            timbre_hidden_dim=4,
+            num_lyric_encoder_hidden_layers=1,
+            num_timbre_encoder_hidden_layers=1,
+            **sizes,
+        ),
+    )
+
+
 def _sound_call(**changes: Any) -> dict[str, Any]:
     arguments = picture_call(
         "height", "width", prompt="rain on a tin roof", negative_prompt="speech"
@@ -195,5 +235,19 @@ PIPELINES = (
         "text-to-audio",
         _audioldm2_components,
         partial(_sound_call, audio_length_in_s=0.5),
+    ),
+    describe(
+        "ace-step",
+        "AceStepPipeline",
+        "text-to-music",
+        _ace_step_components,
+        lambda: {
+            "prompt": "slow piano",
+            "lyrics": "soft notes in the morning",
+            "audio_duration": 1.0,
+            "bpm": 90,
+            "num_inference_steps": 2,
+            "guidance_scale": 3.0,
+        },
     ),
 )

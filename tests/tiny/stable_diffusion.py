@@ -65,6 +65,22 @@ def _controlnet(seed: int = 21) -> Any:
     )
 
 
+def _adapter() -> Any:
+    from diffusers import T2IAdapter
+
+    return build_model(T2IAdapter, 26, channels=[8, 16], num_res_blocks=1, downscale_factor=2)
+
+
+def _adapter_components() -> dict[str, Any]:
+    """Its maps are added inside attention blocks: those come first here."""
+    attention_first = partial(
+        unet,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+    )
+    return components(unet=attention_first, adapter=_adapter)
+
+
 def _consistency_components() -> dict[str, Any]:
     from diffusers import LCMScheduler
 
@@ -158,6 +174,20 @@ PIPELINES = (
             controlnet_conditioning_scale=[0.7, 0.4],
             control_guidance_end=[1.0, 0.6],
         ),
+    ),
+    describe(
+        "stable-diffusion-adapter",
+        "StableDiffusionAdapterPipeline",
+        "controlnet",
+        _adapter_components,
+        lambda: picture_call(image=draw_picture(10, 48), adapter_conditioning_scale=0.7),
+    ),
+    describe(
+        "stable-diffusion-pag",
+        "StableDiffusionPAGPipeline",
+        "text-to-image",
+        partial(components, pag_applied_layers=["mid"]),
+        partial(picture_call, pag_scale=2.5),
     ),
     describe(
         "stable-diffusion-instruct-pix2pix",

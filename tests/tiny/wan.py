@@ -87,6 +87,30 @@ def _two_stage_components() -> dict[str, Any]:
     return _components(transformer_2=partial(_transformer, 41), boundary_ratio=0.875)
 
 
+def _animate_components() -> dict[str, Any]:
+    from diffusers import WanAnimateTransformer3DModel
+
+    special = {
+        "in_channels": 36,
+        "latent_channels": 16,
+        "image_dim": WIDTH,
+        "motion_encoder_channel_sizes": {"4": 8, "8": 8, "16": 8},
+        "motion_encoder_size": 16,
+        "motion_style_dim": 8,
+        "motion_dim": 4,
+        "motion_encoder_dim": 16,
+        "face_encoder_hidden_dim": 16,
+        "face_encoder_num_heads": 2,
+        "inject_face_latents_blocks": 1,
+    }
+    sizes = transformer_sizes() | special
+    return _components(
+        transformer=partial(build_model, WanAnimateTransformer3DModel, 44, **sizes),
+        image_encoder=clip_vision_encoder,
+        image_processor=clip_image_processor,
+    )
+
+
 PIPELINES = (
     describe("wan-t2v", "WanPipeline", "text-to-video", _components, video_call),
     describe(
@@ -126,6 +150,19 @@ PIPELINES = (
             video=draw_clip(5, 25, 32, 16),
             mask=[draw_mask(32, 16)] * 5,
             reference_images=[draw_picture(26, 32, 16)],
+        ),
+    ),
+    describe(
+        "wan-animate",
+        "WanAnimatePipeline",
+        "image-and-video-to-video",
+        _animate_components,
+        lambda: video_call(
+            "num_frames",
+            image=draw_picture(27, 32, 16),
+            pose_video=draw_clip(9, 28, 32, 16),
+            face_video=draw_clip(9, 29, 16, 16),
+            segment_frame_length=9,
         ),
     ),
 )
