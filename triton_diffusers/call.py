@@ -33,9 +33,9 @@ from triton_diffusers.contract import (
 from triton_diffusers.errors import RequestError, unknown
 from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.outputs import OutputOptions, formats_of
-from triton_diffusers.signature import PROMPT_NAME, Parameter, Signature
+from triton_diffusers.signature import Parameter, Signature
 
-NEGATIVE = re.compile(r"^neg(ative)?_prompt")
+PER_PROMPT = re.compile(r"^(neg(ative)?_)?prompt(_\d)?$")
 POSITIVE = re.compile(
     r"^(height|width|frames|video_length|batch_size|num_frames|max_sequence_length)$"
     r"|(^|_)num_inference_steps$|^num_\w+_per_prompt$"
@@ -67,7 +67,7 @@ def read_call(inputs: Mapping[str, np.ndarray], loaded: LoadedPipeline) -> Call:
     kwargs = _merge(sent, loaded)
     _check_required(kwargs, signature)
     prompts = _match_prompts(kwargs, loaded, counts)
-    seeds = _seeds(inputs, kwargs, prompts, config)
+    seeds = _seeds(inputs, kwargs, prompts, loaded)
     if "seed" in signature.parameters and SEED.name in inputs:
         kwargs["seed"] = seeds[0]
     return Call(kwargs, seeds, _output_options(inputs, kwargs, loaded), counts)
@@ -244,7 +244,7 @@ def _match_prompts(
         p = parameters.get(name)
         if name == "prompt" or value is None or p is None or p.kind is not Kind.TEXT:
             continue
-        if not PROMPT_NAME.search(name) or re.search(r"system|chi_", name):
+        if not PER_PROMPT.search(name):
             continue
         given = value if isinstance(value, list) else [value]
         if len(given) not in (1, count):
@@ -264,14 +264,14 @@ def _seeds(
     inputs: Mapping[str, np.ndarray],
     kwargs: Mapping[str, Any],
     prompts: int | None,
-    config: ServeConfig,
+    loaded: LoadedPipeline,
 ) -> list[int]:
-    per_prompt = next((int(kwargs[n]) for n in IMAGE_COUNTS if kwargs.get(n) is not None), 1)
-    outputs = (prompts or 1) * per_prompt * int(kwargs.get("batch_size") or 1)
-    if outputs > config.max_outputs:
+    outputs = _count_outputs(kwargs, prompts, loaded.signature)
+    limit = loaded.config.max_outputs
+    if outputs is not None and outputs > limit:
         raise RequestError(
-            f"{outputs} outputs were asked for; at most {config.max_outputs} are accepted "
-            "(max_outputs of the entry)"
+            f"{outputs} outputs were asked for; at most {limit} are accepted (max_outputs of the "
+            "entry)"
         )
     if SEED.name not in inputs:
         return [secrets.randbelow(2**32)]
@@ -281,11 +281,26 @@ def _seeds(
             f"input 'seed': {min(seeds)}; send a number of at least 0, or leave it out to have one "
             "drawn"
         )
-    if len(seeds) > 1 and prompts is not None and len(seeds) != outputs:
+    if len(seeds) > 1 and outputs is not None and len(seeds) != outputs:
         raise RequestError(
             f"input 'seed': {len(seeds)} seeds for {outputs} outputs; send one, or one per output"
         )
     return seeds
+
+
+def _count_outputs(
+    kwargs: Mapping[str, Any], prompts: int | None, signature: Signature
+) -> int | None:
+    """Return how many outputs a call gives; None where only the pipeline knows (from pictures)."""
+
+    def count(name: str) -> int:
+        p = signature.parameters[name]
+        return int(kwargs.get(name) or p.default or 1)
+
+    per_prompt = [count(n) for n in IMAGE_COUNTS if n in signature.parameters]
+    if prompts is not None:
+        return prompts * (per_prompt[0] if per_prompt else 1)
+    return count("batch_size") if "batch_size" in signature.parameters else None
 
 
 def _output_options(

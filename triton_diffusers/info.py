@@ -26,6 +26,7 @@ def render_info(
         "attention_backend": "native",
         "arguments": {n: v for n, v in call.kwargs.items() if _is_plain(v)},
         "seeds": call.seeds,
+        **({"fps": call.output.fps} if loaded.signature.is_video else {}),
         "steps": steps,
         "seconds": {stage: round(s, 6) for stage, s in seconds.items()},
         "warnings": list(warnings),

@@ -177,7 +177,12 @@ def load_kwargs(config: ServeConfig, cls: type, device: str) -> dict[str, Any]:
             given[dtype_name] = _dtypes(given.pop(spelling), device)
     ours: dict[str, Any] = {dtype_name: _dtypes(config.dtype, device)}
     ours |= {n: v for n in ("revision", "variant") if (v := getattr(config, n)) is not None}
-    ours |= family.load_kwargs(config) if family and family.load_kwargs else {}
+    for name, value in (
+        family.load_kwargs(config) if family and family.load_kwargs else {}
+    ).items():
+        if name not in accepted:
+            raise ConfigError(f"parameter '{name}' has no effect on {cls.__name__}; remove it")
+        ours[name] = value
     return {**ours, **given}
 
 

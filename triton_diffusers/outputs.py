@@ -2,7 +2,9 @@
 """What a pipeline returned -> arrays for the wire, or encoded files."""
 
 import base64
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +29,11 @@ from triton_diffusers.errors import RequestError
 
 BLOCK = 1 << 18
 """Values converted at a time, so that the steps of a conversion stay in the processor's cache."""
+
+PARALLEL = 1 << 22
+"""From how many values on a conversion is worth a second thread (numpy lets others run)."""
+
+THREADS = min(4, os.cpu_count() or 1)
 
 PICTURE_FIELDS = (IMAGES.name, "image", "rgb", "prediction")
 VIDEO_FIELDS = (FRAMES.name, "video")
@@ -76,6 +83,8 @@ def to_wire(
     for name, value in result.items():
         if value is None or name not in declared:
             continue
+        if _has_nan(value):
+            warnings.append(f"output '{name}' holds NaN: it was computed with too little precision")
         if name == encoded:
             wire[MEDIA_FILES.name] = _encode(name, value, options, sampling_rate)
         else:
@@ -100,9 +109,20 @@ def to_uint8(values: np.ndarray) -> np.ndarray:
         return values.astype(np.uint8)
     flat = np.ascontiguousarray(values).reshape(-1)
     out = np.empty(flat.shape, np.uint8)
-    for start in range(0, flat.size, BLOCK):
-        block = flat[start : start + BLOCK] * flat.dtype.type(255)
-        out[start : start + BLOCK] = np.clip(np.rint(block, out=block), 0, 255, out=block)
+    spans = [slice(start, start + BLOCK) for start in range(0, flat.size, BLOCK)]
+
+    def convert(part: list[slice]) -> None:
+        scale = flat.dtype.type(255)
+        with np.errstate(invalid="ignore"):  # NaN becomes 0, as in diffusers; `to_wire` reports it
+            for span in part:
+                block = flat[span] * scale
+                out[span] = np.rint(block, out=block)
+
+    if flat.size < PARALLEL or THREADS == 1:
+        convert(spans)
+    else:
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(convert, (spans[i::THREADS] for i in range(THREADS))))
     return out.reshape(values.shape)
 
 
@@ -228,6 +248,13 @@ def _float32(value: Any) -> np.ndarray:
     if _is_torch(value):
         value = value.detach().cpu().float().numpy()
     return np.asarray(value, np.float32)
+
+
+def _has_nan(value: Any) -> bool:
+    """Tell whether an array of floats holds NaN; a sum is NaN if one of its terms is."""
+    if _is_torch(value):
+        return bool(value.is_floating_point() and value.sum().isnan())
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and bool(np.isnan(value.sum()))
 
 
 def _is_torch(value: Any) -> bool:

@@ -27,6 +27,7 @@ from triton_diffusers.contract import (
     OWN_OUTPUTS,
     PROGRESS,
     SAMPLING_RATE,
+    SEED,
     WIRE,
     Kind,
     Tensor,
@@ -146,6 +147,8 @@ def entry_inputs(signature: Signature) -> tuple[Tensor, ...]:
     """Return the inputs of an entry, as config.pbtxt lists them."""
     tensors = []
     for p in signature.on_wire:
+        if p.name == SEED.name:
+            continue  # ours stands for the pipeline's own
         data_type, dims = WIRE[p.kind]
         has_bytes = p.kind in MEDIA
         tensors.append(Tensor(p.name, data_type, dims, not p.required or has_bytes, _about(p)))
