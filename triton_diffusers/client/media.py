@@ -118,7 +118,7 @@ def _sent_mode(image: Image.Image) -> str:
 
 def _read_pixels(name: str, item: Any) -> Array:
     """Return an array's pixels, uint8 (N,H,W,C)."""
-    pixels = np.asarray(item)
+    pixels = np.empty(0) if isinstance(item, list | tuple) else np.asarray(item)
     if pixels.dtype == np.bool_:
         pixels = pixels.astype(np.uint8) * 255
     if pixels.ndim == 2:
