@@ -3,6 +3,9 @@
 
 import dataclasses
 import os
+import ssl
+import urllib.error
+import urllib.request
 from importlib import metadata
 from pathlib import Path
 
@@ -11,7 +14,7 @@ from builder.known import KNOWN_MODELS
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError
 
-NO_WEIGHTS = "reading the pipeline's signature (imports diffusers)"
+HUB = "https://huggingface.co"
 
 
 def model_parameter(model: str, entry: Path) -> str:
@@ -42,8 +45,28 @@ def find_class(config: ServeConfig, entry: Path) -> type:
         loading.read_index(model, config)  # refused now, rather than at load
     elif config.pipeline_class is None and config.model in KNOWN_MODELS:
         config = dataclasses.replace(config, pipeline_class=KNOWN_MODELS[config.model])
-    with busy(NO_WEIGHTS):
+    elif config.pipeline_class is None:
+        go_offline_unless_reachable()
+    with busy("importing diffusers"):
         return loading.find_pipeline_class(config, entry)
+
+
+def go_offline_unless_reachable(timeout_s: float = 5.0) -> None:
+    """Set HF_HUB_OFFLINE when the hub does not answer: its library would retry for half a minute.
+
+    To be called before huggingface_hub is imported, which reads the variable once.
+    """
+    if os.environ.get("HF_HUB_OFFLINE"):
+        return
+    request = urllib.request.Request(os.environ.get("HF_ENDPOINT") or HUB, method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=timeout_s).close()
+    except urllib.error.HTTPError:
+        pass  # an answer all the same
+    except (OSError, ValueError) as error:
+        # certificates are the library's business: it has settings of its own for them
+        if not isinstance(getattr(error, "reason", None), ssl.SSLError):
+            os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def diffusers_version() -> str:

@@ -127,6 +127,12 @@ class Server:
         index = json.loads(self._ask("POST", "repository/index", timeout_s=30))
         return {model["name"]: model["state"] for model in index if "state" in model}
 
+    def instances(self, name: str) -> int:
+        """Return how many instances, and so stubs, a loaded model has."""
+        config = json.loads(self._ask("GET", f"models/{name}/config", timeout_s=30))
+        groups = config.get("instance_group", [])
+        return sum(group["count"] * max(1, len(group.get("gpus", []))) for group in groups)
+
     def stubs(self) -> list[stubs.Stub]:
         """Return the live Python stubs of this server."""
         return stubs.find(self.pid)
@@ -173,9 +179,10 @@ class Server:
         return f"tritonserver stopped with exit code {code}: {self._last_error()}"
 
     def _last_error(self) -> str:
-        lines = self.log_tail(200).splitlines()
+        lines = [line.strip() for line in self.log_tail(1000).splitlines() if line.strip()]
         errors = [line for line in lines if _ERROR_LINE.match(line)]
-        return (errors or lines or ["its log is empty"])[-1].strip()
+        # a wrong option is named first, before all the right ones are listed
+        return (errors[-1:] or lines[:1] or ["its log is empty"])[0]
 
 
 def start_server(

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`builder serve`: run tritonserver with entries loaded, and keep them alive until told to stop."""
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from builder import installation, repository
+from builder.console import busy, fail, say, warn
+from builder.installation import ServerError
+from builder.tritonserver import Server, refuse_owned, start_server
+from builder.watch import Watch
+from triton_diffusers.errors import ConfigError
+
+POLL_S = 1.0
+LOG_LINES = 15
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C or SIGTERM. Returns 1 when nothing could be served."""
+    names = _choose_entries(Path(args.repository), args.names)
+    refuse_owned(args.triton_options)
+    warning = installation.shared_memory_warning()
+    if warning:
+        warn(warning)
+    log = None if args.verbose else _new_log()
+    if log:
+        say(f"server log: {log}")
+    with _stop_signals():
+        try:
+            with _start(args, log) as server:
+                return _serve(server, names)
+        except KeyboardInterrupt:
+            say("stopped")
+            return 0
+        except ServerError:
+            _show_tail(log)
+            raise
+
+
+def _serve(server: Server, names: list[str]) -> int:
+    """Load the entries, then watch their stubs. Returns only when it cannot go on."""
+    loaded = [name for name in names if _load(server, name)]
+    if not loaded:
+        fail("no model could be loaded; builder check says more")
+        return 1
+    say(f"ready: {', '.join(loaded)}  (Ctrl-C stops)")
+    say(f"  HTTP    http://{server.http_url}")
+    say(f"  gRPC    {server.grpc_url}")
+    say(f"  metrics http://{server.metrics_url}/metrics")
+    watch = Watch(server)
+    while server.is_running():
+        time.sleep(POLL_S)
+        for name in watch.dead_models():
+            _reload(server, name)
+    raise ServerError(f"tritonserver ended by itself with exit code {server.process.returncode}")
+
+
+def _load(server: Server, name: str) -> bool:
+    started = time.monotonic()
+    try:
+        with busy(f"loading {name}"):
+            server.load(name)
+    except ServerError as error:
+        if not server.is_running():
+            raise
+        fail(f"model '{name}' did not load: {error}")
+        return False
+    say(f"loaded {name} in {time.monotonic() - started:.1f} s")
+    return True
+
+
+def _reload(server: Server, name: str) -> None:
+    """Unload and load again: Triton itself keeps answering that a dead stub is ready."""
+    warn(f"the Python process of model '{name}' died (out of memory?); loading it again")
+    try:
+        server.unload(name)
+    except ServerError as error:
+        fail(f"model '{name}' did not unload: {error}")
+        return
+    _load(server, name)
+
+
+def _start(args: argparse.Namespace, log: Path | None) -> Server:
+    with busy("starting tritonserver"):
+        return start_server(
+            Path(args.repository),
+            log=log,
+            http_port=args.http_port,
+            grpc_port=args.grpc_port,
+            metrics_port=args.metrics_port,
+            host=args.host,
+            extra=args.triton_options,
+        )
+
+
+def _choose_entries(folder: Path, names: list[str]) -> list[str]:
+    """Return the named entries, or all. Raises ConfigError for one that is not there."""
+    for name in names:
+        repository.find_entry(folder, name)
+    chosen = list(dict.fromkeys(names)) or repository.entry_names(folder)
+    if not chosen:
+        raise ConfigError(f"'{folder}' holds no entries: write one with builder add-model")
+    return chosen
+
+
+@contextmanager
+def _stop_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    # SIGINT too: a shell starts background jobs with it ignored
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    before = [signal.signal(number, interrupt) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _new_log() -> Path:
+    handle, path = tempfile.mkstemp(prefix="tritonserver-", suffix=".log")
+    os.close(handle)
+    return Path(path)
+
+
+def _show_tail(log: Path | None) -> None:
+    """Show the end of the server's log when it failed, since nobody saw it."""
+    if log is None or not log.stat().st_size:
+        return
+    lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+    for line in lines:
+        print(f"  | {line}", file=sys.stderr)
