@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from diffusers import DiffusionPipeline
-from PIL import Image
 
 from tests.tiny import TINY, save
 
@@ -28,8 +27,6 @@ def _to_array(value: object) -> np.ndarray:
         return value.to(torch.float64).numpy()
     if isinstance(value, list | tuple):
         return np.stack([_to_array(item) for item in value])
-    if isinstance(value, Image.Image):
-        return np.asarray(value, dtype=np.float64)
     return np.asarray(value, dtype=np.float64)
 
 
