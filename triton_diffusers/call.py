@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from triton_diffusers import families, values
+from triton_diffusers.arrays import Array
 from triton_diffusers.config import ServeConfig, options
 from triton_diffusers.contract import (
     EXTRA,
@@ -57,7 +56,7 @@ class Call:
     """How many elements each text and picture input has, to explain a failure."""
 
 
-def read_call(inputs: Mapping[str, np.ndarray], loaded: LoadedPipeline) -> Call:
+def read_call(inputs: Mapping[str, Array], loaded: LoadedPipeline) -> Call:
     """Read a request's input tensors. Raises RequestError saying what to send instead."""
     config, signature = loaded.config, loaded.signature
     counts: dict[str, int] = {}
@@ -74,15 +73,15 @@ def read_call(inputs: Mapping[str, np.ndarray], loaded: LoadedPipeline) -> Call:
 
 
 def refuse_parameters(parameters: Mapping[str, Any], signature: Signature) -> None:
-    """Raise RequestError for any request parameter: arguments travel as inputs, never beside them."""
+    """Raise RequestError for any request parameter: arguments travel as inputs."""
     for name in parameters:
         hint = _elsewhere(name)
         if hint:
             raise RequestError(f"request parameter '{name}': {hint}")
         if name in signature.parameters or name in _OWN:
             raise RequestError(
-                f"request parameter '{name}': send it as an input tensor (on /generate: of the right "
-                "JSON type, a list where the input is one), not as a parameter"
+                f"request parameter '{name}': send it as an input tensor (on /generate: of the "
+                "right JSON type, a list where the input is one), not as a parameter"
             )
         accepted = (*signature.parameters, *_OWN)
         raise RequestError(unknown("request parameter", name, signature.pipeline_class, accepted))
@@ -103,7 +102,7 @@ def _elsewhere(name: str) -> str | None:
 
 
 def _typed(
-    inputs: Mapping[str, np.ndarray],
+    inputs: Mapping[str, Array],
     signature: Signature,
     config: ServeConfig,
     counts: dict[str, int],
@@ -129,7 +128,7 @@ def _tell_rate(
     p: Parameter,
     rate: int,
     sent: dict[str, Any],
-    inputs: Mapping[str, np.ndarray],
+    inputs: Mapping[str, Array],
     signature: Signature,
 ) -> None:
     """Pass on the sampling rate that a sound file states, where the pipeline asks for it."""
@@ -139,7 +138,7 @@ def _tell_rate(
 
 
 def _from_extra(
-    inputs: Mapping[str, np.ndarray], signature: Signature, config: ServeConfig
+    inputs: Mapping[str, Array], signature: Signature, config: ServeConfig
 ) -> dict[str, Any]:
     if EXTRA.name not in inputs:
         return {}
@@ -261,7 +260,7 @@ def _match_prompts(
 
 
 def _seeds(
-    inputs: Mapping[str, np.ndarray],
+    inputs: Mapping[str, Array],
     kwargs: Mapping[str, Any],
     prompts: int | None,
     loaded: LoadedPipeline,
@@ -304,7 +303,7 @@ def _count_outputs(
 
 
 def _output_options(
-    inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Any], loaded: LoadedPipeline
+    inputs: Mapping[str, Array], kwargs: Mapping[str, Any], loaded: LoadedPipeline
 ) -> OutputOptions:
     config, chosen = loaded.config, OutputOptions(fps=_fps(inputs, kwargs, loaded))
     if OUTPUT_FORMAT.name in inputs:
@@ -332,10 +331,8 @@ def _output_options(
     return chosen
 
 
-def _fps(
-    inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Any], loaded: LoadedPipeline
-) -> float:
-    """Return how fast an encoded video plays: as sent, as the pipeline has it, as its family has it."""
+def _fps(inputs: Mapping[str, Array], kwargs: Mapping[str, Any], loaded: LoadedPipeline) -> float:
+    """Return how fast an encoded video plays: as sent, else as the pipeline or family has it."""
     parameters = loaded.signature.parameters
     if FPS.name in inputs and FPS.name not in parameters:
         fps = values.single(values.numbers(inputs[FPS.name], FPS.name), FPS.name)

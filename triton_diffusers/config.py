@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ServeConfig`: what an entry's config.pbtxt `parameters` say, read and written by declared type."""
+"""`ServeConfig`: what an entry's config.pbtxt `parameters` say, read by declared type."""
 
 import dataclasses
 import json
@@ -72,7 +72,7 @@ class ServeConfig:
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, str]) -> "ServeConfig":
-        """Read config.pbtxt text. Raises ConfigError for an unknown key or a value of a wrong type."""
+        """Read config.pbtxt text. Raises ConfigError for an unknown key or a wrong value."""
         options = {f.name: f for f in dataclasses.fields(cls)}
         values = {}
         for key, text in parameters.items():
@@ -95,7 +95,8 @@ def option_type(option: dataclasses.Field[Any]) -> type:
     hint = typing.get_type_hints(ServeConfig)[option.name]
     if isinstance(hint, types.UnionType):
         hint = next(t for t in typing.get_args(hint) if t is not types.NoneType)
-    return typing.get_origin(hint) or hint
+    plain: type = typing.get_origin(hint) or hint
+    return plain
 
 
 def read_option(option: dataclasses.Field[Any], text: str) -> Any:

@@ -44,7 +44,7 @@ WIRE: dict[Kind, tuple[str, tuple[int, ...]]] = {
     Kind.VIDEO: ("TYPE_UINT8", (-1, -1, -1, -1)),
     Kind.AUDIO: ("TYPE_FP32", (-1, -1)),
 }
-"""Kind -> (Triton data type, dims). IMAGE is (N,H,W,C), VIDEO (F,H,W,C), AUDIO (channels, samples)."""
+"""Kind -> (data type, dims). IMAGE is (N,H,W,C), VIDEO (F,H,W,C), AUDIO (channels, samples)."""
 
 BYTES_SUFFIX = "_bytes"
 """A media parameter `x` has a second input `x_bytes`: file content, base64 or a data: URL."""
@@ -125,7 +125,7 @@ RESERVED = {
 
 
 def is_reserved(parameter: str) -> bool:
-    """Tell whether a parameter of `__call__` is ours to set (or a callback, which cannot travel)."""
+    """Tell whether a parameter of `__call__` is ours to set, or a callback."""
     return parameter in RESERVED or "callback" in parameter
 
 

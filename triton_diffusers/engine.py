@@ -43,7 +43,7 @@ class Engine:
         return self._waiting
 
     def submit(self, job: Job) -> None:
-        """Queue a job; its answer comes from the worker. Raises BusyError when the queue is full."""
+        """Queue a job; the worker answers it. Raises BusyError when the queue is full."""
         with self._lock:
             if self._closed:
                 raise BusyError("the model is being unloaded; send the request again later")

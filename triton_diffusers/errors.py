@@ -35,7 +35,7 @@ def unknown(thing: str, name: str, where: str, accepted: Iterable[str]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception's own text on one line, with its type where the text alone says little."""
+    """Return an exception's own text on one line, with its type unless the text is ours."""
     text = " ".join(str(error).split())
     return (
         text if isinstance(error, ConfigError | RequestError) else f"{type(error).__name__}: {text}"

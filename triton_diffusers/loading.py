@@ -210,7 +210,7 @@ def _dtypes(value: Any, device: str) -> Any:
 
 
 def check_options(config: ServeConfig, pipeline_class: str) -> None:
-    """Raise ConfigError for an option that only families honour to which the pipeline belongs not."""
+    """Raise ConfigError for an option that only other families honour."""
     family = families.find(pipeline_class)
     for option, names in families.family_options().items():
         if getattr(config, option) is not None and (family is None or option not in family.options):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
+from triton_diffusers.arrays import Array
 from triton_diffusers.errors import RequestError
 
 BASE64_LETTERS = frozenset(
@@ -87,7 +88,7 @@ def decode_video(data: bytes, name: str, limits: Limits) -> list[Image.Image]:
     return frames
 
 
-def decode_audio(data: bytes, name: str) -> tuple[np.ndarray, int]:
+def decode_audio(data: bytes, name: str) -> tuple[Array, int]:
     """Decode one WAV or FLAC file: float32 [channels, samples] in -1..1, and its sampling rate."""
     import soundfile
 
@@ -103,7 +104,7 @@ def decode_audio(data: bytes, name: str) -> tuple[np.ndarray, int]:
         ) from None
 
 
-def encode_image(pixels: np.ndarray, file_format: str, quality: int | None) -> bytes:
+def encode_image(pixels: Array, file_format: str, quality: int | None) -> bytes:
     """Encode uint8 [H, W, C] as png, jpeg or webp; quality 1-100 for the last two."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     if file_format == "jpeg" and image.mode not in ("L", "RGB"):
@@ -120,7 +121,7 @@ def encode_image(pixels: np.ndarray, file_format: str, quality: int | None) -> b
     return buffer.getvalue()
 
 
-def encode_video(frames: np.ndarray, file_format: str, fps: float) -> bytes:
+def encode_video(frames: Array, file_format: str, fps: float) -> bytes:
     """Encode uint8 [F, H, W, 3] as mp4 (H.264) or gif."""
     if file_format == "gif":
         return _encode_gif(frames, fps)
@@ -142,7 +143,7 @@ def encode_video(frames: np.ndarray, file_format: str, fps: float) -> bytes:
     return buffer.getvalue()
 
 
-def encode_audio(samples: np.ndarray, file_format: str, sampling_rate: int) -> bytes:
+def encode_audio(samples: Array, file_format: str, sampling_rate: int) -> bytes:
     """Encode float32 [channels, samples] as wav or flac (16 bit)."""
     import soundfile
 
@@ -151,12 +152,12 @@ def encode_audio(samples: np.ndarray, file_format: str, sampling_rate: int) -> b
     return buffer.getvalue()
 
 
-def _rgb(pixels: np.ndarray) -> np.ndarray:
+def _rgb(pixels: Array) -> Array:
     rgb = np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels[..., :3]
     return np.ascontiguousarray(rgb)
 
 
-def _encode_gif(frames: np.ndarray, fps: float) -> bytes:
+def _encode_gif(frames: Array, fps: float) -> bytes:
     images = [Image.fromarray(_rgb(pixels)) for pixels in frames]
     buffer = io.BytesIO()
     images[0].save(

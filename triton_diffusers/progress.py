@@ -15,7 +15,7 @@ OnStep = Callable[[int, int], None]
 """(steps done, steps in all; 0 when unknown). May raise to stop the call."""
 
 
-class StepBar(tqdm):  # type: ignore[type-arg]
+class StepBar(tqdm):  # type: ignore[misc]  # tqdm has no types
     """A silent progress bar that reports every step."""
 
     def __init__(self, on_step: OnStep, iterable: Any = None, total: int | None = None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from triton_diffusers.arrays import Array
 from triton_diffusers.call import Call
 from triton_diffusers.contract import INFO, SAMPLING_RATE, SEED_USED
 from triton_diffusers.errors import CancelledError, RequestError
@@ -35,7 +36,7 @@ class Stages:
 
 def run_call(
     call: Call, loaded: LoadedPipeline, stages: Stages, on_step: Callable[[int, int], None]
-) -> dict[str, np.ndarray]:
+) -> dict[str, Array]:
     """Run the pipeline and return the output tensors.
 
     Raises RequestError where the pipeline's own check of its inputs refuses them, CancelledError
@@ -57,10 +58,12 @@ def run_call(
         raise _explained(error, call, loaded) from error
     notes = list(loaded.warnings)
     fields, rate = fields_of(result, loaded), sampling_rate(result, loaded.pipeline)
-    declared = loaded.signature.output_fields | (
-        {SAMPLING_RATE.name: SAMPLING_RATE} if loaded.signature.is_audio else {}
+    declared = dict(loaded.signature.output_fields)
+    if loaded.signature.is_audio:
+        declared[SAMPLING_RATE.name] = SAMPLING_RATE
+    wire: dict[str, Array] = stages.timed(
+        "outputs", lambda: to_wire(fields, declared, call.output, rate, notes)
     )
-    wire = stages.timed("outputs", lambda: to_wire(fields, declared, call.output, rate, notes))
     wire[SEED_USED.name] = np.array(call.seeds, np.int64)
     wire[INFO.name] = np.array(
         [render_info(call, loaded, stages.seconds, steps[0], notes)], np.object_

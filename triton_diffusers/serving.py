@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from triton_diffusers.arrays import Array
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import PROGRESS
 from triton_diffusers.engine import Deadline, Engine
@@ -64,7 +65,7 @@ class TritonPythonModel:
         self._engine.close()
         del self._loaded
 
-    def _run(self, job: "_Job") -> dict[str, np.ndarray]:
+    def _run(self, job: "_Job") -> dict[str, Array]:
         from triton_diffusers.call import read_call, refuse_parameters
         from triton_diffusers.runner import Stages, run_call
 
@@ -107,7 +108,7 @@ class _Job:
         self.accepted_at = time.monotonic()
         self.requested = frozenset(request.requested_output_names())
 
-    def inputs(self) -> dict[str, np.ndarray]:
+    def inputs(self) -> dict[str, Array]:
         """Return the request's input tensors by name."""
         return {t.name(): t.as_numpy() for t in self._request.inputs()}
 
@@ -129,7 +130,7 @@ class _Job:
             step = np.array([done, total], np.int64)
             self._sender.send(pb_utils.InferenceResponse([pb_utils.Tensor(PROGRESS.name, step)]))
 
-    def answer(self, result: Mapping[str, np.ndarray]) -> None:
+    def answer(self, result: Mapping[str, Array]) -> None:
         """Send the output tensors as the final response."""
         tensors = [pb_utils.Tensor(name, array) for name, array in result.items()]
         self._finish(pb_utils.InferenceResponse(tensors))
@@ -153,7 +154,7 @@ class _Job:
 
 def _wording(error: BaseException) -> tuple[int | None, str]:
     """Return Triton's code for an error (None: ours to log) and its text."""
-    codes = {
+    codes: dict[type[BaseException], int] = {
         RequestError: pb_utils.TritonError.INVALID_ARG,
         BusyError: pb_utils.TritonError.UNAVAILABLE,
         CancelledError: pb_utils.TritonError.CANCELLED,

@@ -115,7 +115,7 @@ class Signature:
 
 def read_signature(cls: type) -> Signature:
     """Read a pipeline class. Raises ConfigError where the wire cannot carry what it requires."""
-    call = inspect.unwrap(cls.__call__)  # type: ignore[operator]
+    call = inspect.unwrap(cls.__call__)
     raw = [p for p in inspect.signature(call).parameters.values() if p.name != "self"]
     raw = [p for p in raw if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     names = {p.name for p in raw}
@@ -132,8 +132,8 @@ def read_signature(cls: type) -> Signature:
     lost = [p.name for p in parameters.values() if p.required and p.kind is Kind.TENSOR]
     if lost:
         raise ConfigError(
-            f"{cls.__name__} cannot be served: it requires {', '.join(map(repr, lost))}, tensors or "
-            "objects that requests do not carry; choose a pipeline that computes them itself"
+            f"{cls.__name__} cannot be served: it requires {', '.join(map(repr, lost))}, tensors "
+            "or objects that requests do not carry; choose a pipeline that computes them itself"
         )
     return Signature(
         pipeline_class=cls.__name__,

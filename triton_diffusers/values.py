@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from triton_diffusers import media
+from triton_diffusers.arrays import Array
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import BYTES_SUFFIX, Kind
 from triton_diffusers.errors import RequestError
@@ -18,7 +19,7 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 MAX_SIDE = 1 << 16
 
 
-def texts(array: np.ndarray, name: str, config: ServeConfig) -> list[str]:
+def texts(array: Array, name: str, config: ServeConfig) -> list[str]:
     """Return the elements of a STRING tensor as text. Raises RequestError."""
     found = []
     for element in not_empty(array, name).flat:
@@ -35,7 +36,7 @@ def texts(array: np.ndarray, name: str, config: ServeConfig) -> list[str]:
     return found
 
 
-def numbers(array: np.ndarray, name: str) -> list[Any]:
+def numbers(array: Array, name: str) -> list[Any]:
     """Return the elements of a numeric tensor as Python numbers; NaN and infinity are refused."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RequestError(f"input '{name}': NaN or infinite; send finite numbers")
@@ -49,7 +50,7 @@ def single(values: list[Any], name: str) -> Any:
     return values[0]
 
 
-def not_empty(array: np.ndarray, name: str) -> np.ndarray:
+def not_empty(array: Array, name: str) -> Array:
     """Return the array. Raises RequestError when it has no element."""
     if array.size == 0:
         shape = list(array.shape)
@@ -59,7 +60,7 @@ def not_empty(array: np.ndarray, name: str) -> np.ndarray:
     return array
 
 
-def value_of(parameter: Parameter, array: np.ndarray, config: ServeConfig) -> Any:
+def value_of(parameter: Parameter, array: Array, config: ServeConfig) -> Any:
     """Turn the tensor of a parameter that is no media into the value for `__call__`."""
     name = parameter.name
     if parameter.kind in (Kind.TEXT, Kind.STRING):
@@ -88,7 +89,7 @@ def chosen(parameter: Parameter, value: Any) -> Any:
     return value
 
 
-def json_object(array: np.ndarray, name: str, config: ServeConfig) -> dict[str, Any]:
+def json_object(array: Array, name: str, config: ServeConfig) -> dict[str, Any]:
     """Read an input that holds one JSON object. Raises RequestError for malformed JSON and NaN."""
     text = single(texts(array, name, config), name)
 
@@ -107,7 +108,7 @@ def json_object(array: np.ndarray, name: str, config: ServeConfig) -> dict[str, 
 
 
 def read_media(
-    parameter: Parameter, inputs: Mapping[str, np.ndarray], config: ServeConfig
+    parameter: Parameter, inputs: Mapping[str, Array], config: ServeConfig
 ) -> tuple[Any, int, int | None] | None:
     """Read a media parameter from `x` or `x_bytes`.
 
@@ -130,12 +131,12 @@ def read_media(
     return one_or_many(parameter, images), len(images), None
 
 
-def pictures_of(array: np.ndarray, name: str, config: ServeConfig) -> list[Image.Image]:
+def pictures_of(array: Array, name: str, config: ServeConfig) -> list[Image.Image]:
     """Turn uint8 [N, H, W, C] into PIL images; C is 1, 3 or 4. Raises RequestError."""
     if array.ndim != 4 or array.shape[-1] not in MODES:
         raise RequestError(
-            f"input '{name}': shape {list(array.shape)}; send [count, height, width, channels] with "
-            "1, 3 or 4 channels"
+            f"input '{name}': shape {list(array.shape)}; send [count, height, width, channels] "
+            "with 1, 3 or 4 channels"
         )
     not_empty(array, name)
     if array.shape[1] * array.shape[2] > config.max_input_pixels or max(array.shape) > MAX_SIDE:
@@ -152,7 +153,7 @@ def _limits(config: ServeConfig) -> media.Limits:
 
 
 def _decode_files(
-    parameter: Parameter, array: np.ndarray, name: str, config: ServeConfig
+    parameter: Parameter, array: Array, name: str, config: ServeConfig
 ) -> list[Image.Image]:
     limits = _limits(config)
     contents = [media.read_file(e, name, limits) for e in not_empty(array, name).flat]
@@ -170,7 +171,7 @@ def _video_tensor(images: list[Image.Image]) -> Any:
 
 
 def _read_audio(
-    parameter: Parameter, inputs: Mapping[str, np.ndarray], config: ServeConfig
+    parameter: Parameter, inputs: Mapping[str, Array], config: ServeConfig
 ) -> tuple[Any, int, int | None]:
     import torch
 
