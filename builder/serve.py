@@ -7,10 +7,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from builder import installation, repository
 from builder.console import busy, fail, say, warn
@@ -23,6 +22,37 @@ POLL_S = 1.0
 LOG_LINES = 15
 
 
+class StopSignals:
+    """Ctrl-C and SIGTERM stop the server; one more, a second later, ends it at once.
+
+    Only the first raises KeyboardInterrupt: another one that raised while the server is being
+    stopped would leave it behind. (`timeout` and some shells send every signal twice.)
+    """
+
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.server: Server | None = None
+        self._first: float | None = None
+        self._before: list[Any] = []
+
+    def __enter__(self) -> "StopSignals":
+        self._before = [signal.signal(number, self._stop) for number in self.NUMBERS]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in zip(self.NUMBERS, self._before, strict=True):
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now
+            raise KeyboardInterrupt
+        if now - self._first > 1 and self.server is not None:
+            self.server.kill()
+
+
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 1 when nothing could be served."""
     names = _choose_entries(Path(args.repository), args.names)
@@ -33,16 +63,25 @@ def run(args: argparse.Namespace) -> int:
     log = None if args.verbose else _new_log()
     if log:
         say(f"server log: {log}")
-    with _stop_signals():
+    with StopSignals() as signals:
         try:
             with _start(args, log) as server:
-                return _serve(server, names)
+                signals.server = server
+                return _serve_until_told(server, names)
         except KeyboardInterrupt:
             say("stopped")
             return 0
         except ServerError:
             _show_tail(log)
             raise
+
+
+def _serve_until_told(server: Server, names: list[str]) -> int:
+    try:
+        return _serve(server, names)
+    except KeyboardInterrupt:
+        say("stopping  (Ctrl-C again ends it at once)")
+        raise
 
 
 def _serve(server: Server, names: list[str]) -> int:
@@ -109,23 +148,6 @@ def _choose_entries(folder: Path, names: list[str]) -> list[str]:
     if not chosen:
         raise ConfigError(f"'{folder}' holds no entries: write one with builder add-model")
     return chosen
-
-
-@contextmanager
-def _stop_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    # SIGINT too: a shell starts background jobs with it ignored
-    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-    before = [signal.signal(number, interrupt) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _new_log() -> Path:

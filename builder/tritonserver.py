@@ -144,18 +144,25 @@ class Server:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
-        """End the server and everything it started; a second interrupt ends them at once."""
-        regions = stubs.shared_memory_regions(self.pid)
+        """End the server and everything that it started."""
+        regions: set[str] = set()
         try:
+            regions = stubs.shared_memory_regions(self.pid)
             if self.is_running():
                 self.process.terminate()
                 self.process.wait(self.exit_timeout_s + 5)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            pass  # an open keep-alive connection held the exit, or the operator will not wait
+        except subprocess.TimeoutExpired:
+            pass  # an open keep-alive connection held the exit
         finally:
-            _kill_group(self.process)
+            self.kill()
+            self.process.wait(10)
             stubs.remove_regions(regions)
             shutil.rmtree(self._layout, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End the server, or what is left of its process group, at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def _ask(self, method: str, path: str, timeout_s: float) -> str:
         data = b"{}" if method == "POST" else None
@@ -282,10 +289,3 @@ def _wait_until_ready(server: Server) -> None:
         if time.monotonic() > deadline:
             raise ServerError(f"tritonserver did not answer within {START_TIMEOUT_S:.0f} s")
         time.sleep(0.02)
-
-
-def _kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """End what is left of the server's own process group."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(10)

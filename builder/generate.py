@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`builder generate`: one request to a served model, its inputs taken from the command line."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from builder.console import say, warn
+from builder.installation import ServerError
+from triton_diffusers.contract import BYTES_SUFFIX, Tensor
+from triton_diffusers.errors import ConfigError, unknown
+
+PORTS = {"grpc": 8001, "http": 8000}
+SERVER_ENCODES = ("mp4", "flac")
+"""Files that the helper cannot always write itself: the server is asked for them."""
+
+Progress = Callable[[int, int], None]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send one request, save what comes back, print the paths and the seed."""
+    from triton_diffusers.client import (
+        DiffusersClient,
+        DiffusersClientError,
+        ModelNotFound,
+        ServerUnavailable,
+    )
+
+    output = check_output(Path(args.output))
+    url = args.url or f"localhost:{PORTS[args.protocol]}"
+    try:
+        with DiffusersClient(url, model=args.name, protocol=args.protocol) as client:
+            inputs = read_inputs(args.inputs, client.inputs(), args.name)
+            if output.suffix[1:] in SERVER_ENCODES:
+                inputs.setdefault("output_format", output.suffix[1:])
+            with _progress(args.name) as on_progress:
+                result = client.generate(
+                    timeout_s=args.timeout_s, on_progress=on_progress, **inputs
+                )
+            paths = result.save(output)
+    except (ServerUnavailable, ModelNotFound) as error:
+        raise ServerError(f"{error}; serve it with: builder serve {args.name}") from None
+    except DiffusersClientError as error:
+        raise ServerError(str(error)) from None
+    for warning in result.info.get("warnings", []):
+        warn(str(warning))
+    say(f"seed {' '.join(map(str, result.seeds))}")
+    for path in paths:
+        say(str(path))
+    return 0
+
+
+def check_output(path: Path) -> Path:
+    """Refuse a file that could not be written before the model has worked for it."""
+    from PIL import Image
+
+    accepted = {s.removeprefix(".") for s in Image.registered_extensions()}
+    accepted |= {"gif", "mp4", "wav", "flac", "npy", "npz"}
+    if path.suffix.lower().removeprefix(".") not in accepted:
+        raise ConfigError(
+            f"--output '{path}': give it a suffix such as .png, .jpg, .webp, .mp4, .gif, .wav, "
+            ".flac or .npz"
+        )
+    if not path.parent.is_dir():
+        raise ConfigError(f"--output '{path}': the folder '{path.parent}' does not exist")
+    return path
+
+
+def read_inputs(words: list[str], accepted: Mapping[str, Tensor], model: str) -> dict[str, Any]:
+    """Turn `--NAME=VALUE` words into inputs by the types that the model declares.
+
+    Raises ConfigError for a name that the model has not, or a value of another type.
+    """
+    given: dict[str, list[Any]] = {}
+    for word in words:
+        name, _, text = word.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        if name not in accepted:
+            options = (n for n in accepted if not n.endswith(BYTES_SUFFIX))
+            raise ConfigError(unknown("input", name, f"model '{model}'", options))
+        is_media = name + BYTES_SUFFIX in accepted or name.endswith(BYTES_SUFFIX)
+        value = _read_file(name, text) if is_media else _read_value(accepted[name], text)
+        given.setdefault(name, []).append(value)
+    return {name: values if len(values) > 1 else values[0] for name, values in given.items()}
+
+
+def _read_file(name: str, text: str) -> Path:
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"--{name}: file '{text}' does not exist")
+    return path
+
+
+def _read_value(tensor: Tensor, text: str) -> Any:
+    try:
+        return _READ.get(tensor.data_type, str)(text)
+    except ValueError:
+        raise ConfigError(
+            f"--{tensor.name}: '{text}' is not {_WORDS.get(tensor.data_type, 'a value')}"
+        ) from None
+
+
+def _read_flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+_READ: dict[str, Callable[[str], Any]] = {
+    "TYPE_INT64": int,
+    "TYPE_FP64": float,
+    "TYPE_BOOL": _read_flag,
+}
+_WORDS = {"TYPE_INT64": "a whole number", "TYPE_FP64": "a number", "TYPE_BOOL": "true or false"}
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Progress | None]:
+    """Show a bar once the first step is reported, a spinner with seconds until then."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda step, total: bar.update(task, completed=step, total=total)

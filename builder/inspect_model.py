@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`builder inspect`: what a model is made of and what its entry would accept."""
+
+import argparse
+import dataclasses
+import inspect
+import sys
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from builder import models, repository
+from builder.entry import parse_config, read_parameters
+from builder.weights import Weights, read_component
+from triton_diffusers.config import ServeConfig
+from triton_diffusers.contract import Tensor
+from triton_diffusers.errors import ConfigError
+from triton_diffusers.signature import entry_inputs, entry_outputs, read_signature
+
+GIB = 2**30
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """One part of a pipeline."""
+
+    name: str
+    class_name: str
+    weights: Weights | None = None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the tables of one model."""
+    config, entry = _read_config(args)
+    cls = models.find_class(config, entry)
+    signature = read_signature(cls)
+    folder = _local_folder(config, entry)
+    components = read_components(cls, folder, config)
+    console = _console()
+    console.print(f"{config.model}: {cls.__name__}, {signature.modality}", highlight=False)
+    console.print(_component_table(components))
+    console.print(memory_estimate(components, config.dtype), highlight=False)
+    console.print(_tensor_table("inputs", entry_inputs(signature)))
+    console.print(_tensor_table("outputs", entry_outputs(signature)))
+    return 0
+
+
+def read_components(cls: type, folder: Path | None, config: ServeConfig) -> list[Component]:
+    """Return a pipeline's parts; without a local folder, those of the class's constructor."""
+    if folder is None:
+        return [Component(name, text) for name, text in _constructor_parts(cls).items()]
+    from triton_diffusers.loading import read_index
+
+    parts = []
+    for name, value in read_index(folder, config).items():
+        if isinstance(value, list) and len(value) == 2 and value[1] is not None:
+            weights = read_component(folder / name, config.variant)
+            parts.append(Component(name, str(value[1]), weights))
+    return parts
+
+
+def memory_estimate(components: Iterable[Component], dtype: str) -> str:
+    """Say how much memory the weights take once loaded."""
+    held = [c.weights for c in components if c.weights and c.weights.size]
+    parameters = sum(w.parameters for w in held)
+    if not held:
+        return "memory: unknown, the weights are not on this machine"
+    if not all(w.parameters for w in held):
+        return f"memory: about {_gib(sum(w.size for w in held))} as stored, plus activations"
+    names = ("bfloat16", "float32") if dtype == "auto" else (dtype,)
+    sizes = " or ".join(f"{_gib(parameters * BYTES[name])} in {name}" for name in names)
+    return f"memory: {_count(parameters)} parameters take {sizes}, plus activations"
+
+
+def _read_config(args: argparse.Namespace) -> tuple[ServeConfig, Path]:
+    """Return the config of an entry of that name, or one for a model that has no entry."""
+    folder = Path(args.repository) / args.model
+    if (folder / repository.CONFIG).is_file():
+        message = parse_config(repository.read_config_text(folder), str(folder / repository.CONFIG))
+        config = ServeConfig.from_parameters(read_parameters(message))
+    else:
+        folder = Path()
+        config = ServeConfig(model=_model(args.model, Path(args.repository)))
+    changes = {n: getattr(args, n) for n in ("pipeline_class", "revision") if getattr(args, n)}
+    return dataclasses.replace(config, **changes), folder
+
+
+def _model(model: str, folder: Path) -> str:
+    try:
+        # no entry: nothing is relative to it
+        return models.model_parameter(model, Path("/nowhere"))
+    except ConfigError as error:
+        names = ", ".join(repository.entry_names(folder)) if folder.is_dir() else "none"
+        raise ConfigError(f"{error}; entries in '{folder}': {names}") from None
+
+
+def _local_folder(config: ServeConfig, entry: Path) -> Path | None:
+    """Return the folder with the weights: the model's own, or its snapshot in the hub cache."""
+    from triton_diffusers.loading import INDEX, find_model
+
+    model = find_model(config, entry)
+    if isinstance(model, Path):
+        return model
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(model, INDEX, revision=config.revision)
+    return Path(cached).parent if isinstance(cached, str) else None
+
+
+def _constructor_parts(cls: type) -> dict[str, str]:
+    """Return component name -> class, as the pipeline's constructor declares them."""
+    try:
+        hints: Mapping[str, Any] = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
+    except (NameError, TypeError):
+        hints = {}
+    parameters = inspect.signature(cls).parameters.values()
+    named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    return {
+        p.name: _class_name(hints[p.name])
+        for p in named
+        if p.name in hints and not _is_setting(hints[p.name])
+    }
+
+
+def _is_setting(hint: Any) -> bool:
+    """Tell whether a parameter of the constructor is a number or text, not a component."""
+    kinds = set(typing.get_args(hint) or (hint,)) - {type(None)}
+    return kinds <= {bool, int, float, str}
+
+
+def _class_name(hint: Any) -> str:
+    parts = [a for a in typing.get_args(hint) if a is not type(None)]
+    return " or ".join(_class_name(a) for a in parts) if parts else getattr(hint, "__name__", "?")
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    # a pipe has no width: leave room so that nothing is cut
+    return Console(width=None if sys.stdout.isatty() else 140)
+
+
+def _component_table(components: Iterable[Component]) -> Any:
+    table = _table("component", "class", "size", "dtype", "parameters")
+    for c in components:
+        weights = c.weights or Weights()
+        table.add_row(
+            c.name,
+            c.class_name,
+            ("-" if c.weights else "unknown") if not weights.size else _size(weights.size),
+            ", ".join(weights.dtypes),
+            f"{weights.parameters:,}" if weights.parameters else "",
+        )
+    return table
+
+
+def _tensor_table(title: str, tensors: Iterable[Tensor]) -> Any:
+    table = _table(title, "type", "dims", "about")
+    for t in tensors:
+        table.add_row(t.name, t.data_type, ", ".join(map(str, t.dims)), t.about)
+    return table
+
+
+def _table(*columns: str) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def _count(parameters: int) -> str:
+    if parameters >= 1e9:
+        return f"{parameters / 1e9:.3g} billion"
+    return f"{parameters / 1e6:.3g} million"
+
+
+def _size(size: int) -> str:
+    return _gib(size) if size >= GIB // 10 else f"{size / 2**20:.2f} MiB"
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.2f} GiB" if size >= GIB // 10 else f"{size / 2**20:.1f} MiB"
