@@ -5,7 +5,6 @@ protobuf's own text writer drops comments and `max_batch_size: 0`, so the text i
 protobuf, with Triton's own schema, reads it back.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -105,8 +104,7 @@ def _escape(char: str, mark: str) -> str:
 
 
 def _lines(entry: Entry) -> Iterator[str]:
-    yield f"# {entry.pipeline_class} of diffusers on Triton's Python backend. Written by"
-    yield f"#   builder add-model {json.dumps(entry.config.model, ensure_ascii=False)}"
+    yield f"# {entry.pipeline_class} of diffusers on Triton, written by builder add-model."
     yield f"# After an edit: builder check {entry.name}"
     yield ""
     yield f"name: {quote(entry.name)}"
