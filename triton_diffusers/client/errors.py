@@ -82,10 +82,10 @@ STATUSES: dict[str, type[DiffusersClientError]] = {
 
 MESSAGES: tuple[tuple[str, type[DiffusersClientError]], ...] = (
     (r"^Request for unknown model|^Model .* is not ready|has no available versions", ModelNotFound),
-    (r"^Stub process .* is not healthy", ServerUnavailable),
+    (r"^Stub process .* is not healthy|^Server is (stopping|not ready)", ServerUnavailable),
     (
-        r"failed to connect|connections to all backends|connection (refused|reset)|socket closed"
-        r"|GOAWAY|broken pipe|(DNS|name) resolution|endpoint closing|transport closed",
+        r"failed to connect|connections to all backends|errors resolving|(DNS|name) resolution"
+        r"|connection (refused|reset)|(socket|transport) closed|GOAWAY|broken pipe|endpoint clos",
         ServerUnavailable,
     ),
     (r"message (is )?larger than max", InvalidRequest),

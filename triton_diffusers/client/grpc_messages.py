@@ -127,7 +127,7 @@ def rpc_error(error: grpc.RpcError, timeout_s: float | None, url: str) -> Diffus
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return timed_out(timeout_s)
     failure = error_for(str(error.code()), error.details())
-    if isinstance(failure, ServerUnavailable):
+    if error.code() is grpc.StatusCode.UNAVAILABLE and isinstance(failure, ServerUnavailable):
         reason = failure.message.rpartition(": ")[2]
         return ServerUnavailable(f"no server answers at {url}: {reason}", failure.status)
     return failure

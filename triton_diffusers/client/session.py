@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from triton_diffusers.client.call import Call, Progress
 from triton_diffusers.client.entry import Entry
 from triton_diffusers.client.errors import (
+    Cancelled,
     DiffusersClientError,
     InvalidRequest,
     ServerUnavailable,
@@ -38,6 +39,9 @@ QUESTION_TIMEOUT_S = 60.0
 
 CLOSE_PATIENCE_S = 2.0
 """How long closing waits for the server to let go of the regions of cancelled calls."""
+
+RELEASE_PATIENCE_S = 0.2
+"""The same after an answer: the server lets go a moment after it has sent it."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,6 @@ class Session:
         self._leftovers: set[str] = set()
         """Regions that the server would not give up yet: a cancelled call still writes there."""
 
-    def entry(self) -> Steps[Entry]:
-        """Read the entry's description, once."""
-        return self._entry or (yield from self._describe())
-
     def inputs(self) -> Steps[dict[str, Tensor]]:
         """Read what the entry accepts, anew."""
         return dict((yield from self._describe()).inputs)
@@ -85,25 +85,26 @@ class Session:
         only then, the request is built and sent a second time. The first one did not run.
         """
         known = self._entry
-        entry = yield from self.entry()
+        if known is not None and not keywords.keys() <= known.inputs.keys():
+            known = None  # an input of a newer description must not end up in `extra`
+        entry = known or (yield from self._describe(options.timeout_s))
         try:
             return (yield from self._attempt(entry, options, keywords))
         except InvalidRequest:
-            if known is None or (yield from self._describe()) == known:
+            if known is None:
                 raise
-            entry = yield from self.entry()
+            entry = yield from self._describe(options.timeout_s)
+            if entry == known:
+                raise
         return (yield from self._attempt(entry, options, keywords))
 
     def close(self) -> Steps[None]:
         """Give back what the server still holds for this client, as far as it lets go in time."""
-        until = time.monotonic() + CLOSE_PATIENCE_S
-        while self._leftovers and time.monotonic() < until:
-            yield from self._sweep()
-            if self._leftovers:
-                yield lambda transport: transport.pause(0.05)
+        yield from self._sweep(CLOSE_PATIENCE_S)
 
-    def _describe(self) -> Steps[Entry]:
-        entry: Entry = yield lambda transport: transport.describe(self.model, QUESTION_TIMEOUT_S)
+    def _describe(self, timeout_s: float | None = None) -> Steps[Entry]:
+        patience_s = min(timeout_s or QUESTION_TIMEOUT_S, QUESTION_TIMEOUT_S)
+        entry: Entry = yield lambda transport: transport.describe(self.model, patience_s)
         if entry != self._entry:
             self._entry, self._sizes = entry, SizeMemory()
         return entry
@@ -177,26 +178,34 @@ class Session:
         return region
 
     def _run_in_region(self, call: Call, region: Region, key: Any) -> Steps[dict[str, Array]]:
+        patience_s = 0.0
         try:
             for name, slot in call.input_slots.items():
                 region.write(slot, call.inputs[name])
             outputs: dict[str, Array] = yield lambda transport: transport.infer(call)
+            patience_s = RELEASE_PATIENCE_S
         except DiffusersClientError as error:
             if "shared memory size specified" in error.message:
                 self._sizes.forget(key)
                 error.args = (f"{error.message}. Send it again with shared_memory=False.",)
+            patience_s = 0.0 if isinstance(error, Cancelled) else RELEASE_PATIENCE_S
             raise
         finally:
             self._leftovers.add(region.name)
-            yield from self._sweep()
+            yield from self._sweep(patience_s)
         return outputs
 
-    def _sweep(self) -> Steps[None]:
-        """Unregister regions. The server refuses while it may still write there: later, then."""
-        for name in tuple(self._leftovers):
-            with suppress(DiffusersClientError):
-                yield partial(_unregister, name)
-                self._leftovers.discard(name)
+    def _sweep(self, patience_s: float = 0.0) -> Steps[None]:
+        """Unregister what is left; the server refuses regions that it may still write to."""
+        until = time.monotonic() + patience_s
+        while True:
+            for name in tuple(self._leftovers):
+                with suppress(DiffusersClientError):
+                    yield partial(_unregister, name)
+                    self._leftovers.discard(name)
+            if not self._leftovers or time.monotonic() >= until:
+                return
+            yield lambda transport: transport.pause(0.002)
 
 
 def _unregister(name: str, transport: Any) -> Any:

@@ -111,9 +111,9 @@ def _errors(timeout_s: float | None, url: str) -> Iterator[None]:
     except grpc.RpcError as error:
         raise rpc_error(error, timeout_s, url) from None
     except ValueError as error:
-        if "closed channel" in str(error):
-            raise ServerUnavailable("the client is closed") from None
-        raise
+        if "channel" not in str(error).lower():
+            raise
+        raise ServerUnavailable("the client is closed") from None
 
 
 @contextmanager
