@@ -32,16 +32,10 @@ from triton_diffusers.contract import (
 from triton_diffusers.errors import RequestError, unknown
 from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.outputs import OutputOptions, formats_of
+from triton_diffusers.ranges import check_most, check_ranges
 from triton_diffusers.signature import Parameter, Signature
 
 PER_PROMPT = re.compile(r"^(neg(ative)?_)?prompt(_\d)?$")
-POSITIVE = re.compile(
-    r"^(height|width|frames|video_length|batch_size|num_frames|max_sequence_length)$"
-    r"|(^|_)num_inference_steps$|^num_\w+_per_prompt$"
-)
-NOT_NEGATIVE = re.compile(r"^(num|max)_|^(target_|original_)?(fps|size|frame_rate)$")
-STEPS = re.compile(r"(^|_)num_inference_steps$")
-FRAME_COUNTS = ("num_frames", "frames", "video_length")
 DEFAULT_FPS = 24.0
 
 
@@ -62,7 +56,7 @@ def read_call(inputs: Mapping[str, Array], loaded: LoadedPipeline) -> Call:
     counts: dict[str, int] = {}
     sent = _typed(inputs, signature, config, counts)
     sent |= _from_extra(inputs, signature, config)
-    _check_ranges(sent, config)
+    check_ranges(sent, config)
     kwargs = _merge(sent, loaded)
     _check_required(kwargs, signature)
     prompts = _match_prompts(kwargs, loaded, counts)
@@ -161,35 +155,6 @@ def _from_extra(
     return extra
 
 
-def _check_ranges(sent: Mapping[str, Any], config: ServeConfig) -> None:
-    for name, value in sent.items():
-        for number in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                continue
-            if POSITIVE.search(name) and number < 1:
-                raise RequestError(f"input '{name}': {number}; send a number of at least 1")
-            if NOT_NEGATIVE.search(name) and number < 0:
-                raise RequestError(f"input '{name}': {number}; send a number of at least 0")
-            if STEPS.search(name):
-                _at_most(name, number, config.max_steps, "max_steps")
-            if name in FRAME_COUNTS:
-                _at_most(name, number, config.max_frames, "max_frames")
-            if name in ("height", "width", "resolution"):
-                _at_most(name, number, config.max_pixels, "max_pixels")
-    for name in ("timesteps", "sigmas"):
-        if isinstance(sent.get(name), list):
-            _at_most(
-                f"{name}' (elements of '{name}", len(sent[name]), config.max_steps, "max_steps"
-            )
-
-
-def _at_most(name: str, number: float, limit: int, option: str) -> None:
-    if number > limit:
-        raise RequestError(
-            f"input '{name}': {number}; at most {limit} is accepted ({option} of the entry)"
-        )
-
-
 def _merge(sent: Mapping[str, Any], loaded: LoadedPipeline) -> dict[str, Any]:
     """Put the request over the entry's call kwargs, under the names of `__call__`."""
     parameters = loaded.signature.parameters
@@ -207,7 +172,7 @@ def _merge(sent: Mapping[str, Any], loaded: LoadedPipeline) -> dict[str, Any]:
     config = loaded.config
     height, width = kwargs.get("height"), kwargs.get("width")
     if isinstance(height, int) and isinstance(width, int):
-        _at_most("height' x 'width", height * width, config.max_pixels, "max_pixels")
+        check_most("height' x 'width", height * width, config, "max_pixels")
     return kwargs
 
 

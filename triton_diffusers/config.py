@@ -63,6 +63,12 @@ class ServeConfig:
     max_outputs: int = _option("Most prompts x outputs per prompt of a request.", 64, minimum=1)
     max_prompt_chars: int = _option("Longest text of a request, in characters.", 20_000, minimum=1)
     max_input_pixels: int = _option("Most pixels of one input image.", 8192 * 8192, minimum=1)
+    max_input_pixels_in_all: int = _option(
+        "Most pixels of all images or frames of one input.", 2**29, minimum=1
+    )
+    max_audio_s: float = _option(
+        "Longest sound a request may send or ask for, in seconds.", 600.0, minimum=0
+    )
     max_input_bytes: int = _option("Largest input file, in bytes.", 256 * 2**20, minimum=1)
 
     def to_parameters(self) -> dict[str, str]:

@@ -17,7 +17,11 @@ from triton_diffusers.errors import RequestError
 BASE64_LETTERS = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_\r\n"
 )
-MAX_AUDIO_SAMPLES = 2**28
+MAX_AUDIO_SAMPLES = 2**27
+PICTURE_FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF")
+"""Those that Pillow decodes itself: for others it would start programs (EPS) or guess."""
+VIDEO_CONTAINERS = ((4, b"ftyp", "mov"), (0, b"\x1a\x45\xdf\xa3", "matroska"), (8, b"AVI ", "avi"))
+"""(offset, mark, demuxer). FFmpeg's own guess would include playlists, which name other files."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,10 @@ class Limits:
     """What a caller may send."""
 
     max_pixels: int
+    max_pixels_in_all: int
     max_bytes: int
     max_frames: int
+    max_audio_s: float
 
 
 def read_file(element: Any, name: str, limits: Limits) -> bytes:
@@ -60,7 +66,7 @@ def decode_image(data: bytes, name: str, limits: Limits) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(data))
+            image = Image.open(io.BytesIO(data), formats=PICTURE_FORMATS)
             _check_pixels(image.size, name, limits)
             return ImageOps.exif_transpose(image).convert("RGB")
     except UnidentifiedImageError:
@@ -198,20 +204,39 @@ def _too_large(name: str, size: int, limits: Limits) -> RequestError:
     )
 
 
-def _check_frames(count: int, name: str, limits: Limits) -> None:
+def check_pixels_in_all(pixels: int, name: str, limits: Limits) -> None:
+    """Raise RequestError when the pictures or frames of one input are too many for their size."""
+    if pixels > limits.max_pixels_in_all:
+        raise RequestError(
+            f"input '{name}': more than {limits.max_pixels_in_all} pixels in all "
+            "(max_input_pixels_in_all of the entry); send fewer or smaller pictures"
+        )
+
+
+def check_frames(count: int, name: str, limits: Limits) -> None:
+    """Raise RequestError when a video has too many frames."""
     if count > limits.max_frames:
         raise RequestError(
-            f"input '{name}': more than {limits.max_frames} frames (max_frames of the entry)"
+            f"input '{name}': more than {limits.max_frames} frames (max_frames of the entry); "
+            "send a shorter video"
+        )
+
+
+def _check_length(frames: int, channels: int, rate: int, name: str, limits: Limits) -> None:
+    if frames > rate * limits.max_audio_s or frames * channels > MAX_AUDIO_SAMPLES:
+        raise RequestError(
+            f"input '{name}': {frames} samples, {frames / rate:.0f} s; at most "
+            f"{limits.max_audio_s:g} s are accepted (max_audio_s of the entry); send a shorter one"
         )
 
 
 def _gif_frames(data: bytes, name: str, limits: Limits) -> list[Image.Image]:
     frames: list[Image.Image] = []
-    with Image.open(io.BytesIO(data)) as image:
+    with Image.open(io.BytesIO(data), formats=("GIF",)) as image:
         _check_pixels(image.size, name, limits)
         for frame in ImageSequence.Iterator(image):
+            _check_frame(frame.size, len(frames) + 1, name, limits)
             frames.append(frame.convert("RGB"))
-            _check_frames(len(frames), name, limits)
     return frames
 
 
@@ -219,12 +244,25 @@ def _av_frames(data: bytes, name: str, limits: Limits) -> list[Image.Image]:
     import av
 
     frames: list[Image.Image] = []
-    with av.open(io.BytesIO(data)) as container:
+    with av.open(io.BytesIO(data), format=_container(data)) as container:
         if not container.streams.video:
             raise RequestError(f"input '{name}': the file holds no video stream")
         stream = container.streams.video[0]
         _check_pixels((stream.width, stream.height), name, limits)
         for frame in container.decode(stream):
+            _check_frame((frame.width, frame.height), len(frames) + 1, name, limits)
             frames.append(frame.to_image())
-            _check_frames(len(frames), name, limits)
     return frames
+
+
+def _container(data: bytes) -> str:
+    for offset, mark, demuxer in VIDEO_CONTAINERS:
+        if data[offset : offset + len(mark)] == mark:
+            return demuxer
+    raise ValueError("no video file")
+
+
+def _check_frame(size: tuple[int, int], count: int, name: str, limits: Limits) -> None:
+    _check_pixels(size, name, limits)
+    check_pixels_in_all(size[0] * size[1] * count, name, limits)
+    check_frames(count, name, limits)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One input tensor -> the Python value that `__call__` gets. Every refusal says what to send."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from triton_diffusers.arrays import Array
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import BYTES_SUFFIX, Kind
 from triton_diffusers.errors import RequestError
+from triton_diffusers.json_text import read_json_object
 from triton_diffusers.signature import Parameter
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -90,21 +90,8 @@ def chosen(parameter: Parameter, value: Any) -> Any:
 
 
 def json_object(array: Array, name: str, config: ServeConfig) -> dict[str, Any]:
-    """Read an input that holds one JSON object. Raises RequestError for malformed JSON and NaN."""
-    text = single(texts(array, name, config), name)
-
-    def refuse(constant: str) -> Any:
-        raise RequestError(f"input '{name}': {constant} is not a JSON number")
-
-    try:
-        value = json.loads(text, parse_constant=refuse)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise RequestError(
-            f"input '{name}': malformed JSON ({error}); send a JSON object"
-        ) from None
-    if not isinstance(value, dict):
-        raise RequestError(f"input '{name}': {type(value).__name__}; send a JSON object {{...}}")
-    return value
+    """Read an input that holds one JSON object. Raises RequestError."""
+    return read_json_object(single(texts(array, name, config), name), name)
 
 
 def read_media(
@@ -127,6 +114,7 @@ def read_media(
     else:
         images = _decode_files(parameter, inputs[files], files, config)
     if parameter.kind is Kind.VIDEO:
+        media.check_frames(len(images), name if name in inputs else files, _limits(config))
         return (_video_tensor(images) if parameter.as_tensor else images), 1, None
     return one_or_many(parameter, images), len(images), None
 
@@ -144,12 +132,19 @@ def pictures_of(array: Array, name: str, config: ServeConfig) -> list[Image.Imag
             f"input '{name}': shape {list(array.shape)}; at most {config.max_input_pixels} pixels "
             "are accepted (max_input_pixels of the entry); send smaller pictures"
         )
+    media.check_pixels_in_all(int(np.prod(array.shape[:3])), name, _limits(config))
     pixels = array[..., 0] if array.shape[-1] == 1 else array
     return [Image.fromarray(p) for p in pixels]
 
 
 def _limits(config: ServeConfig) -> media.Limits:
-    return media.Limits(config.max_input_pixels, config.max_input_bytes, config.max_frames)
+    return media.Limits(
+        config.max_input_pixels,
+        config.max_input_pixels_in_all,
+        config.max_input_bytes,
+        config.max_frames,
+        config.max_audio_s,
+    )
 
 
 def _decode_files(
@@ -159,7 +154,11 @@ def _decode_files(
     contents = [media.read_file(e, name, limits) for e in not_empty(array, name).flat]
     if parameter.kind is Kind.VIDEO and len(contents) == 1:
         return media.decode_video(contents[0], name, limits)
-    return [media.decode_image(content, name, limits) for content in contents]
+    images: list[Image.Image] = []
+    for content in contents:
+        images.append(media.decode_image(content, name, limits))
+        media.check_pixels_in_all(sum(i.width * i.height for i in images), name, limits)
+    return images
 
 
 def _video_tensor(images: list[Image.Image]) -> Any:
@@ -181,7 +180,8 @@ def _read_audio(
         numbers(samples.reshape(-1)[:0] if samples.size == 0 else samples, name)
     else:
         element = single(list(not_empty(inputs[files], files).flat), files)
-        samples, rate = media.decode_audio(media.read_file(element, files, _limits(config)), files)
+        limits = _limits(config)
+        samples, rate = media.decode_audio(media.read_file(element, files, limits), files, limits)
     if samples.ndim != 2:
         raise RequestError(f"input '{name}': shape {list(samples.shape)}; send [channels, samples]")
     sound = torch.from_numpy(np.array(samples, np.float32))
