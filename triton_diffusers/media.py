@@ -94,15 +94,19 @@ def decode_video(data: bytes, name: str, limits: Limits) -> list[Image.Image]:
     return frames
 
 
-def decode_audio(data: bytes, name: str) -> tuple[Array, int]:
-    """Decode one WAV or FLAC file: float32 [channels, samples] in -1..1, and its sampling rate."""
+def decode_audio(data: bytes, name: str, limits: Limits) -> tuple[Array, int]:
+    """Decode one WAV or FLAC file: float32 [channels, samples] in -1..1, and its sampling rate.
+
+    Raises RequestError; the length is checked before memory is taken.
+    """
     import soundfile
 
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
-            if file.frames * file.channels > MAX_AUDIO_SAMPLES:
-                raise RequestError(f"input '{name}': more than {MAX_AUDIO_SAMPLES} samples")
+            _check_length(file.frames, file.channels, file.samplerate, name, limits)
             samples = file.read(dtype="float32", always_2d=True)
+            if len(samples) < file.frames:
+                raise RuntimeError(f"it ends after {len(samples)} of {file.frames} samples")
             return np.ascontiguousarray(samples.T), int(file.samplerate)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         raise RequestError(

@@ -5,6 +5,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,8 +117,7 @@ def _explained(error: Exception, call: Call, loaded: LoadedPipeline) -> Exceptio
     """Turn the pipeline's refusal of its inputs into a RequestError; leave other errors alone."""
     name = loaded.signature.pipeline_class
     text = " ".join(str(error).split()) or type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, ValueError | TypeError) and any(f.name == "check_inputs" for f in frames):
+    if _is_refusal(error):
         return RequestError(f"{name} refuses these inputs: {text}")
     prompts = call.counts.get("prompt", 1)
     off = [
@@ -129,3 +129,16 @@ def _explained(error: Exception, call: Call, loaded: LoadedPipeline) -> Exceptio
             f"send one, or one per prompt (it said: {type(error).__name__}: {text})"
         )
     return error
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Tell whether a pipeline checked its inputs and refused them.
+
+    That is in `check_inputs`, or by raising ValueError or TypeError itself, in its own file.
+    """
+    if not isinstance(error, ValueError | TypeError):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1]
+    raised = (last.line or "").startswith("raise ") and "pipelines" in Path(last.filename).parts
+    return raised or any(f.name == "check_inputs" for f in frames)
