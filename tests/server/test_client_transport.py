@@ -416,9 +416,9 @@ def test_shared_memory_changes_nothing(client, regions):
 
 
 def test_outputs_of_known_size_come_through_shared_memory(client, regions):
-    results = [client.generate(seed=n, **BIG) for n in range(3)]
-    first, *rest = (result.arrays["images"] for result in results)
-    assert not any(array.flags.writeable for array in [first])
+    results = [client.generate(seed=n, **BIG) for n in range(4)]
+    first, _, *rest = (result.arrays["images"] for result in results)
+    assert not first.flags.writeable
     for array in rest:
         assert array.flags.writeable
         assert np.array_equal(array, first)
@@ -442,10 +442,19 @@ def test_a_region_that_is_too_small_is_an_error_and_nothing_runs_twice(client, r
     assert regions() == []
 
 
-def test_an_answer_that_was_larger_than_before(client, server, connect, protocol):
-    """Same inputs, another size: only possible when the entry changed its mind."""
-    for height in (1400, 1500, 1400):
+def test_each_size_is_known_by_its_own_inputs(client, regions):
+    for height in (1400, 1500, 1400, 1500, 1400, 1500):
         assert client.generate(height=height, width=1200).images[0].size == (1200, height)
+    assert regions() == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"timeout_s": 0}, {"timeout_s": -1}, {"shared_memory": "on"}, {"shared_memory_bytes": 0}],
+)
+def test_options_that_could_only_be_mistakes(client, options):
+    with pytest.raises(InvalidRequest, match=next(iter(options))):
+        client.generate(prompt="a", **options)
 
 
 @pytest.mark.parametrize("behave", ["INTERNAL", "INVALID_ARG", "UNAVAILABLE"])
@@ -513,14 +522,14 @@ def test_no_shared_memory_with_a_server_elsewhere(server, protocol):
 def test_progress_of_an_entry_that_streams(connect, regions):
     steps = []
     client = connect("grpc", "stream")
-    for _ in range(2):
+    for _ in range(3):
         result = client.generate(
             num_inference_steps=4, on_progress=lambda *step: steps.append(step), **BIG
         )
         assert result.images[0].size == (1200, 1400)
-    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)] * 2
+    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)] * 3
     assert "progress" not in result.arrays
-    assert result.arrays["images"].flags.writeable  # the second one came through shared memory
+    assert result.arrays["images"].flags.writeable  # the third one came through shared memory
     assert client.generate(num_inference_steps=2, height=8).images
     assert regions() == []
 

@@ -88,6 +88,8 @@ def test_an_entry_without_extra_knows_only_its_inputs():
     bare = Entry("other", {"prompt": INPUTS["prompt"]}, {}, decoupled=False)
     with pytest.raises(InvalidRequest, match=r"'promt' is not known to other.*'prompt'"):
         build_inputs(bare, {"promt": "x"})
+    with pytest.raises(InvalidRequest, match="'a' is not known to other"):
+        build_inputs(bare, {"extra": {"a": 1}})
 
 
 def test_the_helper_needs_no_torch():

@@ -50,9 +50,10 @@ def _encode(entry: Entry, name: str, value: Any) -> dict[str, Array]:
 
 def _merge_extra(entry: Entry, given: Any, others: dict[str, Any]) -> dict[str, Any]:
     """Join the caller's own `extra` (a dict or its JSON text) and the keywords without an input."""
-    if others and EXTRA.name not in entry.inputs:
-        raise InvalidRequest(unknown("input", next(iter(others)), entry.name, entry.inputs))
     extra = {} if given is None else _read_extra(given)
+    if EXTRA.name not in entry.inputs:
+        for name in (*others, *extra):
+            raise InvalidRequest(unknown("input", name, entry.name, entry.inputs))
     for name, value in others.items():
         if name in extra:
             raise InvalidRequest(f"'{name}' was given as a keyword and inside extra: send one.")

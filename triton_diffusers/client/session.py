@@ -8,6 +8,7 @@ cleaning up stand here; waiting stands in the clients.
 
 import time
 from collections.abc import Callable, Generator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from triton_diffusers.client.errors import (
     Cancelled,
     DiffusersClientError,
     InvalidRequest,
+    PipelineError,
     ServerUnavailable,
 )
 from triton_diffusers.client.regions import Region
@@ -34,7 +36,7 @@ Steps = Generator[Step, Any, T]
 
 SharedMemory = Literal["auto", True, False]
 
-QUESTION_TIMEOUT_S = 60.0
+QUESTION_TIMEOUT_S = 20.0
 """For everything but a generation: descriptions, readiness, shared memory."""
 
 CLOSE_PATIENCE_S = 2.0
@@ -84,6 +86,7 @@ class Session:
         A refusal may mean that the entry was changed since its description was read: then, and
         only then, the request is built and sent a second time. The first one did not run.
         """
+        _check(options)
         known = self._entry
         if known is not None and not keywords.keys() <= known.inputs.keys():
             known = None  # an input of a newer description must not end up in `extra`
@@ -100,7 +103,7 @@ class Session:
 
     def close(self) -> Steps[None]:
         """Give back what the server still holds for this client, as far as it lets go in time."""
-        yield from self._sweep(CLOSE_PATIENCE_S)
+        yield from self._sweep(self._leftovers, CLOSE_PATIENCE_S)
 
     def _describe(self, timeout_s: float | None = None) -> Steps[Entry]:
         patience_s = min(timeout_s or QUESTION_TIMEOUT_S, QUESTION_TIMEOUT_S)
@@ -165,10 +168,10 @@ class Session:
             return None
         try:
             yield lambda transport: transport.register(region, QUESTION_TIMEOUT_S)
-        except DiffusersClientError as error:
+        except PipelineError as error:  # INTERNAL: the server cannot open the file
+            self._no_shared_memory = f"the server refuses it: {error}"
             if options.shared_memory is True:
-                raise ServerUnavailable(f"the server refuses shared memory: {error}") from None
-            self._no_shared_memory = f"the server refused it: {error}"
+                raise ServerUnavailable(f"shared memory is not usable: {error}") from None
             return None
         except BaseException:
             self._leftovers.add(region.name)
@@ -178,35 +181,52 @@ class Session:
         return region
 
     def _run_in_region(self, call: Call, region: Region, key: Any) -> Steps[dict[str, Array]]:
-        patience_s = 0.0
+        answered = False
         try:
             for name, slot in call.input_slots.items():
                 region.write(slot, call.inputs[name])
             outputs: dict[str, Array] = yield lambda transport: transport.infer(call)
-            patience_s = RELEASE_PATIENCE_S
+            answered = True
         except DiffusersClientError as error:
+            answered = not isinstance(error, Cancelled)
             if "shared memory size specified" in error.message:
                 self._sizes.forget(key)
                 error.args = (f"{error.message}. Send it again with shared_memory=False.",)
-            patience_s = 0.0 if isinstance(error, Cancelled) else RELEASE_PATIENCE_S
             raise
         finally:
             self._leftovers.add(region.name)
-            yield from self._sweep(patience_s)
+            yield from self._sweep({region.name} if answered else frozenset(), RELEASE_PATIENCE_S)
         return outputs
 
-    def _sweep(self, patience_s: float = 0.0) -> Steps[None]:
-        """Unregister what is left; the server refuses regions that it may still write to."""
+    def _sweep(
+        self, awaited: AbstractSet[str] = frozenset(), patience_s: float = 0.0
+    ) -> Steps[None]:
+        """Unregister what is left; wait as long as `awaited` ones are refused.
+
+        The server refuses to let go of a region that it may still write to.
+        """
         until = time.monotonic() + patience_s
         while True:
             for name in tuple(self._leftovers):
                 with suppress(DiffusersClientError):
                     yield partial(_unregister, name)
                     self._leftovers.discard(name)
-            if not self._leftovers or time.monotonic() >= until:
+            if not self._leftovers & awaited or time.monotonic() >= until:
                 return
             yield lambda transport: transport.pause(0.002)
 
 
 def _unregister(name: str, transport: Any) -> Any:
     return transport.unregister(name, QUESTION_TIMEOUT_S)
+
+
+def _check(options: Options) -> None:
+    """Refuse options that could only be a mistake."""
+    if options.timeout_s is not None and not options.timeout_s > 0:
+        raise InvalidRequest(f"timeout_s is {options.timeout_s}, but must be above 0, or None.")
+    if options.shared_memory not in ("auto", True, False):
+        raise InvalidRequest(
+            f"shared_memory is {options.shared_memory!r}, but must be 'auto', True or False."
+        )
+    if options.shared_memory_bytes is not None and options.shared_memory_bytes <= 0:
+        raise InvalidRequest("shared_memory_bytes must be above 0, or None.")

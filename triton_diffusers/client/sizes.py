@@ -3,7 +3,8 @@
 
 Triton finds out that a region is too small for an output only after the pipeline has run, and then
 the result is lost. So an output is placed only where its size is known: the caller said it, or the
-same request was answered before, apart from what cannot change a size: seeds, words, pixels.
+same request was answered twice with it, apart from what cannot change a size: seeds, words, pixels.
+(Twice, because some pipelines draw the length of a sound when none is given.)
 """
 
 from collections.abc import Mapping
@@ -28,8 +29,9 @@ class SizeMemory:
     """The byte sizes of outputs, by what determines them."""
 
     def __init__(self) -> None:
-        self._sizes: dict[Any, Sizes | None] = {}
+        self._seen: dict[Any, Sizes | None] = {}
         """None: the same key had different sizes."""
+        self._confirmed: dict[Any, Sizes] = {}
 
     def key(self, entry: Entry, inputs: Mapping[str, Array]) -> Any:
         """Return what determines the sizes of the outputs, hashable."""
@@ -39,23 +41,28 @@ class SizeMemory:
         )
 
     def expected(self, key: Any) -> Sizes:
-        """Return the sizes of the large outputs as seen before; empty when unknown or varying."""
-        return self._sizes.get(key) or {}
+        """Return the sizes of the large outputs as seen twice; empty when unknown or varying."""
+        return self._confirmed.get(key, {})
 
     def learn(self, key: Any, outputs: Mapping[str, Array]) -> None:
         """Remember what a request was answered with."""
         sizes = {n: a.nbytes for n, a in outputs.items() if a.dtype != np.object_}
         large = {name: size for name, size in sizes.items() if size >= LARGE_BYTES}
-        if key in self._sizes and self._sizes[key] != large:
-            self._sizes[key] = None
-            return
-        self._sizes[key] = large
-        while len(self._sizes) > MAX_REMEMBERED:
-            self._sizes.pop(next(iter(self._sizes)), None)
+        if key not in self._seen:
+            self._seen[key] = large
+        elif self._seen[key] == large:
+            self._confirmed[key] = large
+        else:
+            self.forget(key)
+        while len(self._seen) > MAX_REMEMBERED:
+            oldest = next(iter(self._seen))
+            self._seen.pop(oldest, None)
+            self._confirmed.pop(oldest, None)
 
     def forget(self, key: Any) -> None:
         """Never expect a size for this key again."""
-        self._sizes[key] = None
+        self._seen[key] = None
+        self._confirmed.pop(key, None)
 
 
 def _determining(entry: Entry, name: str, array: Array) -> Any:
