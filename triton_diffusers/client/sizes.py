@@ -7,6 +7,7 @@ same request was answered twice with it, apart from what cannot change a size: s
 (Twice, because some pipelines draw the length of a sound when none is given.)
 """
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ class SizeMemory:
         self._seen: dict[Any, Sizes | None] = {}
         """None: the same key had different sizes."""
         self._confirmed: dict[Any, Sizes] = {}
+        self._lock = threading.RLock()
 
     def key(self, entry: Entry, inputs: Mapping[str, Array]) -> Any:
         """Return what determines the sizes of the outputs, hashable."""
@@ -48,21 +50,23 @@ class SizeMemory:
         """Remember what a request was answered with."""
         sizes = {n: a.nbytes for n, a in outputs.items() if a.dtype != np.object_}
         large = {name: size for name, size in sizes.items() if size >= LARGE_BYTES}
-        if key not in self._seen:
-            self._seen[key] = large
-        elif self._seen[key] == large:
-            self._confirmed[key] = large
-        else:
-            self.forget(key)
-        while len(self._seen) > MAX_REMEMBERED:
-            oldest = next(iter(self._seen))
-            self._seen.pop(oldest, None)
-            self._confirmed.pop(oldest, None)
+        with self._lock:
+            if key not in self._seen:
+                self._seen[key] = large
+            elif self._seen[key] == large:
+                self._confirmed[key] = large
+            else:
+                self.forget(key)
+            while len(self._seen) > MAX_REMEMBERED:
+                oldest = next(iter(self._seen))
+                self._seen.pop(oldest)
+                self._confirmed.pop(oldest, None)
 
     def forget(self, key: Any) -> None:
         """Never expect a size for this key again."""
-        self._seen[key] = None
-        self._confirmed.pop(key, None)
+        with self._lock:
+            self._seen[key] = None
+            self._confirmed.pop(key, None)
 
 
 def _determining(entry: Entry, name: str, array: Array) -> Any:
