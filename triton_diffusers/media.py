@@ -4,7 +4,6 @@
 import base64
 import binascii
 import io
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,10 @@ BASE64_LETTERS = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_\r\n"
 )
 MAX_AUDIO_SAMPLES = 2**27
-PICTURE_FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF")
+PICTURE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Those that Pillow decodes itself: for others it would start programs (EPS) or guess."""
+Image.MAX_IMAGE_PIXELS = None
+"""Pillow's own limit, which the entry's replaces."""
 VIDEO_CONTAINERS = ((4, b"ftyp", "mov"), (0, b"\x1a\x45\xdf\xa3", "matroska"), (8, b"AVI ", "avi"))
 """(offset, mark, demuxer). FFmpeg's own guess would include playlists, which name other files."""
 
@@ -64,17 +65,15 @@ def decode_image(data: bytes, name: str, limits: Limits) -> Image.Image:
     the pixels are decoded.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(data), formats=PICTURE_FORMATS)
-            _check_pixels(image.size, name, limits)
-            return ImageOps.exif_transpose(image).convert("RGB")
+        image = Image.open(io.BytesIO(data), formats=PICTURE_FORMATS)
+        _check_pixels(image.size, name, limits)
+        return ImageOps.exif_transpose(image).convert("RGB")
     except UnidentifiedImageError:
         raise RequestError(
             f"input '{name}': {len(data)} bytes that are no image; send the content of a PNG, JPEG "
             "or WebP file, its base64, or a data: URL"
         ) from None
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise RequestError(f"input '{name}': broken image file ({error}); send it again") from None
 
 
@@ -87,7 +86,8 @@ def decode_video(data: bytes, name: str, limits: Limits) -> list[Image.Image]:
         raise
     except Exception as error:
         raise RequestError(
-            f"input '{name}': no readable video ({error}); send the content of an MP4 or GIF file"
+            f"input '{name}': no readable video ({error}); send the content of an MP4 or GIF file, "
+            "its base64, or a data: URL"
         ) from None
     if not frames:
         raise RequestError(f"input '{name}': the video holds no frame")
@@ -110,7 +110,8 @@ def decode_audio(data: bytes, name: str, limits: Limits) -> tuple[Array, int]:
             return np.ascontiguousarray(samples.T), int(file.samplerate)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         raise RequestError(
-            f"input '{name}': no readable sound ({error}); send the content of a WAV or FLAC file"
+            f"input '{name}': no readable sound ({_reason(error)}); send the content of a WAV or "
+            "FLAC file, its base64, or a data: URL"
         ) from None
 
 
@@ -224,6 +225,11 @@ def check_frames(count: int, name: str, limits: Limits) -> None:
             f"input '{name}': more than {limits.max_frames} frames (max_frames of the entry); "
             "send a shorter video"
         )
+
+
+def _reason(error: Exception) -> str:
+    """Return what soundfile says, without the Python object that it names first."""
+    return str(error).rpartition(">: ")[2]
 
 
 def _check_length(frames: int, channels: int, rate: int, name: str, limits: Limits) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from triton_diffusers.arrays import Array
 from triton_diffusers.call import Call
-from triton_diffusers.contract import INFO, SAMPLING_RATE, SEED_USED
+from triton_diffusers.contract import BYTES_SUFFIX, INFO, MEDIA, SAMPLING_RATE, SEED_USED
 from triton_diffusers.errors import CancelledError, RequestError
 from triton_diffusers.info import render_info
 from triton_diffusers.loading import LoadedPipeline
@@ -56,7 +56,7 @@ def run_call(
     except CancelledError:
         raise
     except Exception as error:
-        raise _explained(error, call, loaded) from error
+        raise _explained(error, call, loaded, started=steps[0] > 0) from error
     notes = list(loaded.warnings)
     fields, rate = fields_of(result, loaded), sampling_rate(result, loaded.pipeline)
     declared = dict(loaded.signature.output_fields)
@@ -113,32 +113,51 @@ def sampling_rate(result: Any, pipeline: Any) -> int | None:
     return None
 
 
-def _explained(error: Exception, call: Call, loaded: LoadedPipeline) -> Exception:
-    """Turn the pipeline's refusal of its inputs into a RequestError; leave other errors alone."""
+def _explained(error: Exception, call: Call, loaded: LoadedPipeline, started: bool) -> Exception:
+    """Turn the pipeline's refusal of its inputs into a RequestError; leave other errors alone.
+
+    started: whether the first step was done, after which no check of the inputs follows.
+    """
     name = loaded.signature.pipeline_class
     text = " ".join(str(error).split()) or type(error).__name__
-    if _is_refusal(error):
-        return RequestError(f"{name} refuses these inputs: {text}")
+    if _is_refusal(error, started):
+        return RequestError(f"{name} refuses these inputs: {text}{_left_out(error, call, loaded)}")
+    if started or isinstance(error, MemoryError) or "out of memory" in text.lower():
+        return error
     prompts = call.counts.get("prompt", 1)
     off = [
         f"'{n}' has {c}" for n, c in call.counts.items() if n != "prompt" and c not in (1, prompts)
     ]
-    if off and not isinstance(error, MemoryError) and "out of memory" not in text.lower():
+    said = f"(it said: {type(error).__name__}: {text})"
+    if off:
         return RequestError(
             f"{name} cannot take these counts together: 'prompt' has {prompts}, {', '.join(off)}; "
-            f"send one, or one per prompt (it said: {type(error).__name__}: {text})"
+            f"send one, or one per prompt {said}"
         )
+    if left_out := "NoneType" in text and _left_out(error, call, loaded):
+        return RequestError(f"{name} cannot do without an input{left_out} {said}")
     return error
 
 
-def _is_refusal(error: Exception) -> bool:
+def _is_refusal(error: Exception, started: bool) -> bool:
     """Tell whether a pipeline checked its inputs and refused them.
 
-    That is in `check_inputs`, or by raising ValueError or TypeError itself, in its own file.
+    That is in `check_inputs`, or where diffusers itself raises ValueError or TypeError before the
+    first step.
     """
     if not isinstance(error, ValueError | TypeError):
         return False
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]
-    raised = (last.line or "").startswith("raise ") and "pipelines" in Path(last.filename).parts
-    return raised or any(f.name == "check_inputs" for f in frames)
+    raised = (last.line or "").startswith("raise ") and "diffusers" in Path(last.filename).parts
+    return (raised and not started) or any(f.name == "check_inputs" for f in frames)
+
+
+def _left_out(error: Exception, call: Call, loaded: LoadedPipeline) -> str:
+    """Name the media inputs that were not sent, where that may be why the pipeline failed."""
+    file = Path(traceback.extract_tb(error.__traceback__)[-1].filename).name
+    media = [p for p in loaded.signature.parameters.values() if p.kind in MEDIA]
+    names = [p.name for p in media if call.kwargs.get(p.argument) is None]
+    if not names or (isinstance(error, ValueError) and not file.endswith("processor.py")):
+        return ""
+    return "; not sent: " + ", ".join(f"'{n}' (or '{n}{BYTES_SUFFIX}')" for n in names)
