@@ -172,7 +172,7 @@ def is_large(size: str) -> bool:
 
 
 def run_pip(command: list[str], progress: Progress) -> int:
-    with LOG.open("w") as log:
+    with LOG.open("w", buffering=1) as log:
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with subprocess.Popen(command, env=environment(), cwd=ROOT, **pipe) as pip:
             try:

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write the generated parts of README.md and docs/ from the code; `--check` only compares.
+
+A part stands between `<!-- generated: NAME (scripts/make_docs.py) -->` and `<!-- end -->`.
+"""
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from builder.main import make_parser
+from triton_diffusers import contract
+from triton_diffusers.config import option_type, options
+from triton_diffusers.contract import WIRE, Kind, Tensor
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("builder", "triton_diffusers")
+PART = re.compile(
+    r"(<!-- generated: (?P<name>\S+) \(scripts/make_docs\.py\) -->\n).*?(<!-- end -->)", re.DOTALL
+)
+TYPE_WORDS = {dict: "JSON object", str: "text", int: "integer", float: "number", bool: "true/false"}
+
+FILES_ABOUT = (
+    "the same as files: PNG, JPEG ..., MP4, GIF, WAV, FLAC; raw bytes, base64 or data: URL"
+)
+KIND_ABOUT = {
+    Kind.TEXT: "one element is passed as plain text, several as a list",
+    Kind.IMAGE: "(N, height, width, channels); one is passed as an image, several as a list",
+    Kind.VIDEO: "(frames, height, width, channels); one video",
+    Kind.AUDIO: "(channels, samples)",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if out of date")
+    args = parser.parse_args()
+    old = [path for path in documents() if path.read_text() != render(path.read_text())]
+    for path in old:
+        if args.check:
+            print(f"{path.relative_to(ROOT)} is out of date: run scripts/make_docs.py")
+        else:
+            path.write_text(render(path.read_text()))
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 1 if old and args.check else 0
+
+
+def documents() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def render(text: str) -> str:
+    """Return a document with every generated part made anew."""
+    return PART.sub(lambda part: f"{part[1]}\n{PARTS[part['name']]()}\n\n{part[3]}", text)
+
+
+def parameters() -> str:
+    """Return the load-time options of an entry."""
+    rows = []
+    for option in options():
+        choices = option.metadata["choices"]
+        kind = " ".join(f"`{c}`" for c in choices) or TYPE_WORDS[option_type(option)]
+        rows.append((f"`{option.name}`", kind, _default(option.default), option.metadata["about"]))
+    return _table(("parameter", "value", "default", "what it does"), rows)
+
+
+def kinds() -> str:
+    """Return how each kind of parameter of `__call__` looks on the wire."""
+    rows = []
+    for kind, (data_type, dims) in WIRE.items():
+        rows.append((kind.value, "`X`", f"`{data_type}`", _dims(dims), KIND_ABOUT.get(kind, "")))
+        if kind in contract.MEDIA:
+            bytes_name = f"`X{contract.BYTES_SUFFIX}`"
+            rows.append((kind.value, bytes_name, "`TYPE_STRING`", _dims((-1,)), FILES_ABOUT))
+    rows.append((Kind.JSON.value, "in `extra`", "", "", "dictionaries and nested lists"))
+    rows.append((Kind.TENSOR.value, "none", "", "", "latents and embeddings do not travel"))
+    return _table(("parameter `X` is", "input", "data type", "dims", "note"), rows)
+
+
+def own_inputs() -> str:
+    """Return the inputs that every entry has besides those of its pipeline."""
+    return _tensors((*contract.OWN_INPUTS, contract.FPS))
+
+
+def outputs() -> str:
+    """Return the outputs; which of them an entry has, its config.pbtxt says."""
+    own = (*contract.OWN_OUTPUTS, contract.PROGRESS)
+    return _tensors((*contract.KNOWN_FIELDS.values(), *own))
+
+
+def commands() -> str:
+    """Return the subcommands of builder."""
+    _, parsers = make_parser()
+    rows = [
+        (f"`builder {name}`", parser.description, f"`{_example(parser)}`")
+        for name, parser in parsers.items()
+    ]
+    return _table(("command", "what it does", "example"), rows)
+
+
+def modules() -> str:
+    """Return one line for each module: the first of its docstring."""
+    rows = []
+    for path in module_files():
+        tree = ast.parse(path.read_text())
+        first = (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ")
+        rows.append((f"`{path.relative_to(ROOT)}`", first))
+    return _table(("module", "its one job"), rows)
+
+
+def module_files() -> list[Path]:
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    return sorted(files, key=lambda path: (path.parent, path.name != "__init__.py", path.name))
+
+
+def _tensors(tensors: Iterable[Tensor]) -> str:
+    rows = [(f"`{t.name}`", f"`{t.data_type}`", _dims(t.dims), t.about) for t in tensors]
+    return _table(("name", "data type", "dims", "what it is"), rows)
+
+
+def _dims(dims: tuple[int, ...]) -> str:
+    return f"`[{', '.join(map(str, dims))}]`"
+
+
+def _default(value: Any) -> str:
+    if value in (None, ""):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _example(parser: argparse.ArgumentParser) -> str:
+    return (parser.epilog or "").partition("\n")[2].strip()
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    part.__name__: part for part in (parameters, kinds, own_inputs, outputs, commands, modules)
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
