@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Media files that a server must survive: small ones that are fine, broken ones, bombs."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import numpy as np
+
+from tests.tiny.media import draw_clip, draw_picture
+from triton_diffusers import media
+
+
+def image_file(file_format: str, width: int = 32, height: int = 32) -> bytes:
+    """A picture as png, jpeg, webp, gif, bmp or tiff."""
+    buffer = io.BytesIO()
+    draw_picture(1, width, height).save(buffer, format=file_format.upper())
+    return buffer.getvalue()
+
+
+def truncated(content: bytes, part: float = 0.5) -> bytes:
+    """The first half of a file."""
+    return content[: int(len(content) * part)]
+
+
+def scrambled(content: bytes, start: int = 40) -> bytes:
+    """A file whose head is right and whose rest is noise."""
+    noise = np.random.default_rng(0).bytes(len(content) - start)
+    return content[:start] + noise
+
+
+def png_bomb(width: int = 50_000, height: int = 50_000) -> bytes:
+    """A small PNG that says it is huge."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = zlib.compress(bytes(100_000))
+    parts = ((b"IHDR", header), (b"IDAT", body), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*part) for part in parts)
+
+
+def png_text_bomb(size: int = 32 * 2**20) -> bytes:
+    """A picture with a compressed comment of many megabytes."""
+    content = image_file("png")
+    comment = b"Comment\0\0" + zlib.compress(bytes(size), 9)
+    return content[:33] + _chunk(b"zTXt", comment) + content[33:]
+
+
+def video_file(frames: int, file_format: str = "mp4", width: int = 16, height: int = 16) -> bytes:
+    """A clip as mp4 or gif."""
+    clip = np.stack([np.asarray(i) for i in draw_clip(frames, 3, width, height)])
+    return media.encode_video(clip, file_format, 8.0)
+
+
+def gif_bomb(side: int = 60_000) -> bytes:
+    """A GIF of a few bytes whose canvas is huge."""
+    content = bytearray(video_file(2, "gif"))
+    content[6:10] = struct.pack("<HH", side, side)
+    return bytes(content)
+
+
+def sound_file(file_format: str, samples: int = 800, rate: int = 800) -> bytes:
+    """Noise as wav or flac."""
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, (1, samples)).astype(np.float32)
+    return media.encode_audio(noise, file_format, rate)
+
+
+def wav_bomb() -> bytes:
+    """A WAV file whose header promises 4 GB."""
+    content = bytearray(sound_file("wav"))
+    content[4:8] = content[40:44] = struct.pack("<I", 0xFFFFFFF0)
+    return bytes(content)
+
+
+def flac_bomb(total: int = 2**36 - 1) -> bytes:
+    """A FLAC file whose header promises up to 2**36 samples."""
+    content = bytearray(sound_file("flac"))
+    # STREAMINFO starts at 8; byte 13 of it holds 4 bits of the count, then 32 more
+    content[21] = (content[21] & 0xF0) | (total >> 32)
+    content[22:26] = struct.pack(">I", total & 0xFFFFFFFF)
+    return bytes(content)
+
+
+def silence(seconds: int, rate: int = 48_000) -> bytes:
+    """Long silence, which FLAC makes tiny."""
+    return media.encode_audio(np.zeros((1, seconds * rate), np.float32), "flac", rate)
+
+
+def animated_webp(frames: int = 3) -> bytes:
+    """A WebP file with several frames."""
+    clip = draw_clip(frames, 5)
+    buffer = io.BytesIO()
+    clip[0].save(buffer, format="WEBP", save_all=True, append_images=clip[1:])
+    return buffer.getvalue()
+
+
+def picture_array(count: int = 1, channels: int = 3, side: int = 32) -> np.ndarray:
+    """uint8 [count, side, side, channels]."""
+    pixels = [np.asarray(draw_picture(i, side, side).convert("RGBA")) for i in range(count)]
+    return np.stack(pixels)[..., :channels]
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    check = zlib.crc32(kind + data)
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check)
