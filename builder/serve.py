@@ -19,6 +19,7 @@ from builder.watch import Watch
 from triton_diffusers.errors import ConfigError
 
 POLL_S = 1.0
+UNLOAD_TIMEOUT_S = 10.0
 LOG_LINES = 15
 
 
@@ -110,7 +111,9 @@ def _load(server: Server, name: str) -> bool:
     except ServerError as error:
         if not server.is_running():
             raise
-        fail(f"model '{name}' did not load: {error}")
+        # Triton keeps the reason for a wrong config.pbtxt to its log
+        hint = f"; builder check {name} says why" if "failed to poll" in str(error) else ""
+        fail(f"model '{name}' did not load: {error}{hint}")
         return False
     say(f"loaded {name} in {time.monotonic() - started:.1f} s")
     return True
@@ -120,10 +123,10 @@ def _reload(server: Server, name: str) -> None:
     """Unload and load again: Triton itself keeps answering that a dead stub is ready."""
     warn(f"the Python process of model '{name}' died (out of memory?); loading it again")
     try:
-        server.unload(name)
-    except ServerError as error:
-        fail(f"model '{name}' did not unload: {error}")
-        return
+        server.unload(name, UNLOAD_TIMEOUT_S)
+    except ServerError:
+        # Triton waits for the answers of requests that died with the stub; loading works meanwhile
+        warn(f"requests that model '{name}' was running are lost and will not be answered")
     _load(server, name)
 
 

@@ -14,7 +14,7 @@ class Watch:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._seen: set[Stub] = set()
+        self._seen: set[Stub] | None = None  # the first look always asks
 
     def dead_models(self) -> list[str]:
         """Return the models that Triton calls READY with fewer stubs than instances."""

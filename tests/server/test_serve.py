@@ -30,6 +30,12 @@ class TritonPythonModel:
         one = lambda: pb_utils.Tensor("y", numpy.zeros(1, numpy.int64))
         return [pb_utils.InferenceResponse([one()]) for _ in requests]
 """
+WAITING = """
+class TritonPythonModel:
+    def execute(self, requests):
+        # answered later, through the response senders, as the runtime does
+        self.senders = [request.get_response_sender() for request in requests]
+"""
 BROKEN = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -157,6 +163,12 @@ def infer(serving: Serving, name: str) -> int:
     return serving.ask(f"v2/models/{name}/infer", {"inputs": []})[0]
 
 
+def metrics(serving: Serving, name: str) -> str:
+    """Return the lines of one metric."""
+    with urllib.request.urlopen(f"http://{serving.metrics}/metrics", timeout=TIMEOUT_S) as page:
+        return "\n".join(x for x in page.read().decode().splitlines() if x.startswith(name))
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
@@ -170,8 +182,7 @@ def test_ready_means_ready_on_every_port(serve, repository):
     serving.wait_for(r"ready: first, second ")
     serving.wait_until_ready()
     assert infer(serving, "first") == infer(serving, "second") == 200
-    with urllib.request.urlopen(f"http://{serving.metrics}/metrics", timeout=TIMEOUT_S) as page:
-        assert b"nv_inference" in page.read()
+    assert 'model="first"' in metrics(serving, "nv_inference")
     host, port = serving.grpc.split(":")
     assert host == "127.0.0.1"
     socket.create_connection((host, int(port)), timeout=TIMEOUT_S).close()
@@ -235,6 +246,26 @@ def test_a_dead_stub_is_noticed_and_its_model_reloaded(serve, repository):
     assert serving.wait() == 0
 
 
+def test_a_stub_that_dies_with_requests_in_flight_is_replaced(serve, repository):
+    add_model(repository, "waiting", WAITING)
+    serving = serve("waiting", "--repository", repository)
+    serving.wait_until_ready()
+    request = http.client.HTTPConnection(serving.http, timeout=TIMEOUT_S)
+    request.request("POST", "/v2/models/waiting/infer", '{"inputs": []}')
+    wait_until(lambda: 'model="waiting",version="1"} 1' in metrics(serving, "nv_inference_exec"))
+    (victim,) = serving.stubs()
+    os.kill(victim.pid, signal.SIGKILL)
+    serving.wait_for("requests that model 'waiting' was running are lost")
+    serving.wait_for("loaded waiting in")
+    (stub,) = serving.stubs()
+    assert stub != victim
+    for pause_s in (1.5, 0):  # the lost request would hold the first signal for half a minute
+        serving.process.terminate()
+        time.sleep(pause_s)
+    assert serving.wait() == 0
+    request.close()
+
+
 def test_unloading_and_reloading_through_the_api_is_no_death(serve, repository):
     serving = serve("--repository", repository)
     serving.wait_until_ready()
@@ -253,6 +284,13 @@ def test_a_model_that_fails_is_named_and_the_others_go_on(serve, repository):
     reason = "error: model 'broken' did not load: RuntimeError: model 'x' is missing second line\n"
     assert serving.wait_for("error: .*\n")[0] == reason
     serving.wait_for(r"ready: first, second ")
+
+
+def test_a_config_that_triton_cannot_read_points_to_check(serve, repository):
+    (repository / "first" / "config.pbtxt").write_text("nonsense: 1")
+    serving = serve("--repository", repository)
+    serving.wait_for("error: model 'first' did not load: .*builder check first says why")
+    serving.wait_for("ready: second ")
 
 
 def test_no_model_left_is_a_failure(serve, tmp_path):
