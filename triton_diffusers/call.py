@@ -5,20 +5,16 @@ Precedence, lowest first: the pipeline's own defaults (nothing is passed), the e
 `diffusers_call_kwargs`, the request's inputs.
 """
 
-import dataclasses
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from triton_diffusers import families, values
+from triton_diffusers import values
 from triton_diffusers.arrays import Array
 from triton_diffusers.config import ServeConfig, options
 from triton_diffusers.contract import (
     EXTRA,
-    FPS,
-    IMAGE_COUNTS,
     MEDIA,
     OUTPUT_BASE64,
     OUTPUT_FORMAT,
@@ -29,14 +25,13 @@ from triton_diffusers.contract import (
     is_reserved,
     reserved_hint,
 )
+from triton_diffusers.counts import match_prompts, read_seeds
 from triton_diffusers.errors import RequestError, unknown
 from triton_diffusers.loading import LoadedPipeline
-from triton_diffusers.outputs import OutputOptions, formats_of
+from triton_diffusers.output_options import read_output_options
+from triton_diffusers.outputs import OutputOptions
 from triton_diffusers.ranges import check_most, check_ranges
 from triton_diffusers.signature import Parameter, Signature
-
-PER_PROMPT = re.compile(r"^(neg(ative)?_)?prompt(_\d)?$")
-DEFAULT_FPS = 24.0
 
 
 @dataclass
@@ -59,11 +54,11 @@ def read_call(inputs: Mapping[str, Array], loaded: LoadedPipeline) -> Call:
     check_ranges(sent, config)
     kwargs = _merge(sent, loaded)
     _check_required(kwargs, signature)
-    prompts = _match_prompts(kwargs, loaded, counts)
-    seeds = _seeds(inputs, kwargs, prompts, loaded)
+    prompts = match_prompts(kwargs, loaded, counts)
+    seeds = read_seeds(inputs, kwargs, prompts, loaded)
     if "seed" in signature.parameters and SEED.name in inputs:
         kwargs["seed"] = seeds[0]
-    return Call(kwargs, seeds, _output_options(inputs, kwargs, loaded), counts)
+    return Call(kwargs, seeds, read_output_options(inputs, kwargs, loaded), counts)
 
 
 def refuse_parameters(parameters: Mapping[str, Any], signature: Signature) -> None:
@@ -189,124 +184,3 @@ def _check_required(kwargs: Mapping[str, Any], signature: Signature) -> None:
             raise RequestError(
                 f"input '{p.name}'{kinds} is missing; {signature.pipeline_class} requires it"
             )
-
-
-def _match_prompts(
-    kwargs: dict[str, Any], loaded: LoadedPipeline, counts: dict[str, int]
-) -> int | None:
-    """Give every text that goes with the prompts one element per prompt.
-
-    Many pipelines reject one negative prompt for several prompts, so one is repeated; a second
-    prompt (prompt_2) likewise. Returns how many prompts there are; None without a prompt.
-    """
-    prompt = kwargs.get("prompt")
-    if prompt is None:
-        return None
-    count = len(prompt) if isinstance(prompt, list) else 1
-    parameters = loaded.signature.parameters
-    for name, value in kwargs.items():
-        p = parameters.get(name)
-        if name == "prompt" or value is None or p is None or p.kind is not Kind.TEXT:
-            continue
-        if not PER_PROMPT.search(name):
-            continue
-        given = value if isinstance(value, list) else [value]
-        if len(given) not in (1, count):
-            of = "" if name in counts else " of the entry's diffusers_call_kwargs"
-            raise RequestError(
-                f"'{name}'{of} has {len(given)} elements for {count} prompts; send one, or one per "
-                "prompt"
-            )
-        if isinstance(prompt, list):
-            kwargs[name] = given if len(given) == count else given * count
-        else:
-            kwargs[name] = values.one_or_many(p, given)
-    return count
-
-
-def _seeds(
-    inputs: Mapping[str, Array],
-    kwargs: Mapping[str, Any],
-    prompts: int | None,
-    loaded: LoadedPipeline,
-) -> list[int]:
-    outputs = _count_outputs(kwargs, prompts, loaded.signature)
-    limit = loaded.config.max_outputs
-    if outputs is not None and outputs > limit:
-        raise RequestError(
-            f"{outputs} outputs were asked for; at most {limit} are accepted (max_outputs of the "
-            "entry)"
-        )
-    if SEED.name not in inputs:
-        return [secrets.randbelow(2**32)]
-    seeds = values.numbers(inputs[SEED.name], SEED.name)
-    if min(seeds) < 0:
-        raise RequestError(
-            f"input 'seed': {min(seeds)}; send a number of at least 0, or leave it out to have one "
-            "drawn"
-        )
-    if len(seeds) > 1 and outputs is not None and len(seeds) != outputs:
-        raise RequestError(
-            f"input 'seed': {len(seeds)} seeds for {outputs} outputs; send one, or one per output"
-        )
-    return seeds
-
-
-def _count_outputs(
-    kwargs: Mapping[str, Any], prompts: int | None, signature: Signature
-) -> int | None:
-    """Return how many outputs a call gives; None where only the pipeline knows (from pictures)."""
-
-    def count(name: str) -> int:
-        p = signature.parameters[name]
-        return int(kwargs.get(name) or p.default or 1)
-
-    per_prompt = [count(n) for n in IMAGE_COUNTS if n in signature.parameters]
-    if prompts is not None:
-        return prompts * (per_prompt[0] if per_prompt else 1)
-    return count("batch_size") if "batch_size" in signature.parameters else None
-
-
-def _output_options(
-    inputs: Mapping[str, Array], kwargs: Mapping[str, Any], loaded: LoadedPipeline
-) -> OutputOptions:
-    config, chosen = loaded.config, OutputOptions(fps=_fps(inputs, kwargs, loaded))
-    if OUTPUT_FORMAT.name in inputs:
-        name = OUTPUT_FORMAT.name
-        text = values.single(values.texts(inputs[name], name, config), name)
-        accepted = formats_of(tuple(loaded.signature.output_fields))
-        if text not in accepted:
-            where = f"{loaded.signature.pipeline_class} as {name}"
-            raise RequestError(unknown("format", text, where, accepted))
-        chosen = dataclasses.replace(chosen, file_format=text)
-    if OUTPUT_QUALITY.name in inputs:
-        name = OUTPUT_QUALITY.name
-        quality = values.single(values.numbers(inputs[name], name), name)
-        if not 1 <= quality <= 100:
-            raise RequestError(f"input '{name}': {quality}; send a number from 1 to 100")
-        if chosen.file_format not in ("jpeg", "webp"):
-            raise RequestError(f"input '{name}' has no effect without output_format jpeg or webp")
-        chosen = dataclasses.replace(chosen, quality=quality)
-    if OUTPUT_BASE64.name in inputs:
-        name = OUTPUT_BASE64.name
-        as_base64 = bool(values.single(values.numbers(inputs[name], name), name))
-        if as_base64 and chosen.file_format == "tensor":
-            raise RequestError(f"input '{name}' has no effect without an output_format such as png")
-        chosen = dataclasses.replace(chosen, as_base64=as_base64)
-    return chosen
-
-
-def _fps(inputs: Mapping[str, Array], kwargs: Mapping[str, Any], loaded: LoadedPipeline) -> float:
-    """Return how fast an encoded video plays: as sent, else as the pipeline or family has it."""
-    parameters = loaded.signature.parameters
-    if FPS.name in inputs and FPS.name not in parameters:
-        fps = values.single(values.numbers(inputs[FPS.name], FPS.name), FPS.name)
-        if not 0 < fps <= 1000:
-            raise RequestError(f"input 'fps': {fps}; send a number above 0 and up to 1000")
-        return float(fps)
-    for name in (FPS.name, "frame_rate"):
-        own = kwargs.get(name, parameters[name].default if name in parameters else None)
-        if isinstance(own, int | float) and own > 0:
-            return float(own)
-    family = families.find(loaded.signature.pipeline_class)
-    return family.fps if family and family.fps else DEFAULT_FPS
