@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -63,6 +64,13 @@ def repository(tmp_path: Path) -> Path:
     for name in ("first", "second"):
         add_model(folder, name)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _logs_in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the logs of these servers with the other files of the test."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
 
 
 class Serving:
