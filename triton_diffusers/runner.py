@@ -19,6 +19,9 @@ from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.outputs import to_wire
 from triton_diffusers.progress import isolate
 
+CHECKERS = {"diffusers", "transformers", "PIL"}
+"""Packages that look at a pipeline's inputs before its first step."""
+
 
 @dataclass
 class Stages:
@@ -142,15 +145,15 @@ def _explained(error: Exception, call: Call, loaded: LoadedPipeline, started: bo
 def _is_refusal(error: Exception, started: bool) -> bool:
     """Tell whether a pipeline checked its inputs and refused them.
 
-    That is in `check_inputs`, or where diffusers itself raises ValueError or TypeError before the
-    first step.
+    That is in `check_inputs`, or where a library that prepares inputs raises ValueError or
+    TypeError of its own before the first step.
     """
     if not isinstance(error, ValueError | TypeError):
         return False
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]
-    raised = (last.line or "").startswith("raise ") and "diffusers" in Path(last.filename).parts
-    return (raised and not started) or any(f.name == "check_inputs" for f in frames)
+    raised = (last.line or "").startswith("raise ") and CHECKERS & set(Path(last.filename).parts)
+    return bool(raised and not started) or any(f.name == "check_inputs" for f in frames)
 
 
 def _left_out(error: Exception, call: Call, loaded: LoadedPipeline) -> str:
