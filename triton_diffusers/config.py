@@ -160,4 +160,4 @@ _READ: dict[type, Any] = {
 def _write(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return json.dumps(value) if isinstance(value, dict) else str(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)

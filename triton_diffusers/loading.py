@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,11 @@ def find_model(config: ServeConfig, entry: Path) -> Path | str:
     """
     given = config.model
     local = Path(given) if Path(given).is_absolute() else entry / given
+    if sys.getfilesystemencoding() == "ascii" and not str(local).isascii():
+        raise ConfigError(
+            f"model '{given}': Triton's Python opens only paths of ASCII letters; move or link the "
+            "model to such a path"
+        )
     if local.is_dir():
         return local
     if Path(given).is_absolute() or given.startswith((".", "~")) or given.count("/") != 1:
@@ -74,12 +80,13 @@ def read_index(model: Path | str, config: ServeConfig) -> dict[str, Any]:
             f"model '{model}': no {INDEX} in that folder; it is no diffusers pipeline"
         )
     try:
-        index = json.loads(path.read_text())
+        index: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"model '{model}': {INDEX} cannot be read ({error})") from None
-    if not isinstance(index, dict) or not index.get("_class_name"):
+    named = index.get("_class_name") if isinstance(index, dict) else None
+    if not isinstance(named[-1] if isinstance(named, list) and named else named, str):
         raise ConfigError(f"model '{model}': {INDEX} names no pipeline class (_class_name)")
-    return index
+    return dict(index)
 
 
 def _hub_index(model: str, config: ServeConfig) -> Path:

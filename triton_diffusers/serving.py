@@ -5,7 +5,9 @@ Triton imports an entry's `1/model.py`, which takes `TritonPythonModel` from her
 imported in `initialize`, not before: Triton may import model.py once more to complete a config.
 """
 
+import io
 import json
+import sys
 import time
 import traceback
 from collections.abc import Mapping
@@ -38,6 +40,9 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the pipeline. A ConfigError becomes the model's load error, in one line."""
+        for stream in (sys.stdout, sys.stderr):  # Triton's embedded Python knows only ASCII
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace")
         model_config = json.loads(args["model_config"])
         self._name = args["model_name"]
         self._decoupled = model_config.get("model_transaction_policy", {}).get("decoupled", False)
