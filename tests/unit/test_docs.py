@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents say what the code does: generated parts, names, links, command lines."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder import main as builder
+from triton_diffusers import contract
+from triton_diffusers.config import options
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENTS = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
+NAMES = [path.name for path in DOCUMENTS]
+FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that GitHub makes of a document's headings."""
+    plain = (re.sub(r"[^\w\- ]", "", h.lower()) for h in HEADING.findall(path.read_text()))
+    return {h.strip().replace(" ", "-") for h in plain}
+
+
+def command_lines() -> list[str]:
+    """Every `builder` command line in the code blocks of the documents."""
+    found = []
+    for path in DOCUMENTS:
+        for block in FENCE.findall(path.read_text()):
+            lines = block.replace("\\\n", " ").splitlines()
+            found += [line.strip() for line in lines if line.strip().startswith("builder ")]
+    return found
+
+
+def test_generated_parts_are_current():
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "make_docs.py", "--check"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
+def test_links_lead_somewhere(path):
+    for link in LINK.findall(path.read_text()):
+        if link.startswith("https://"):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), f"{path.name}: {link}"
+        assert not anchor or anchor in anchors(target), f"{path.name}: {link}"
+
+
+@pytest.mark.parametrize("line", command_lines())
+def test_command_lines_are_accepted(line):
+    builder.parse(shlex.split(line, comments=True)[1:])
+
+
+def test_there_are_command_lines_for_the_verified_models():
+    lines = "\n".join(command_lines())
+    for model in (
+        "Qwen/Qwen-Image",
+        "Tongyi-MAI/Z-Image-Turbo",
+        "Wan-AI/Wan2.2-I2V-A14B-Diffusers",
+    ):
+        assert f"builder add-model {model}" in lines
+
+
+def test_every_module_is_named_in_the_architecture_page():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    files = [f for p in ("builder", "triton_diffusers") for f in (ROOT / p).rglob("*.py")]
+    assert len(files) > 40
+    assert not [f for f in files if f"| `{f.relative_to(ROOT)}` |" not in text]
+
+
+def test_every_option_and_tensor_is_in_the_readme():
+    text = (ROOT / "README.md").read_text()
+    tensors = (*contract.OWN_INPUTS, contract.FPS, *contract.OWN_OUTPUTS, contract.PROGRESS)
+    names = [o.name for o in options()] + [t.name for t in tensors] + list(contract.KNOWN_FIELDS)
+    assert not [name for name in names if f"\n| `{name}` |" not in text]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
+def test_scripts_and_files_that_are_named_exist(path):
+    named = re.findall(r"`\.?/?((?:scripts|docs|tests)/[\w./-]+)", path.read_text())
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_decisions_are_short():
+    sections = re.split(r"^### ", (ROOT / "docs" / "decisions.md").read_text(), flags=re.M)[1:]
+    assert len(sections) >= 15
+    for section in sections:
+        lines = [line for line in section.partition("\n## ")[0].splitlines() if line.strip()]
+        assert len(lines) <= 10, lines[0]
