@@ -38,7 +38,7 @@ def main() -> None:
     if "--is-current" in sys.argv:
         sys.exit(0 if is_current(extras) else 1)
     with only_one():
-        if not is_current(extras):
+        if not (is_current(extras) and works()):
             set_up(extras)
 
 
