@@ -16,6 +16,7 @@ from PIL import Image
 from tests.parity.served import PROTOCOLS
 from tests.server.tiny_entries import ENTRIES, SMALL, differ
 from tests.server.wire import connect, infer, post
+from tests.tiny import TINY
 
 PROMPT = "a red fox in the snow"
 CALL = {"prompt": PROMPT, **SMALL}
@@ -86,6 +87,14 @@ def test_json_parameters_travel_in_extra(tiny_server):
 def test_attention_kwargs(tiny_server):
     call = {"prompt": PROMPT, "height": 64, "width": 64, "num_inference_steps": 1}
     tiny_server.same("guided", **call, attention_kwargs={"scale": 0.5})
+
+
+def test_thread_count_of_the_entry_reaches_the_call(tiny_server):
+    call = TINY["sana"].inputs()
+    two = tiny_server.plain("two-threads", call, threads=2)
+    # other sums in another order: this pipeline shows how many threads there were
+    assert differ(two, tiny_server.plain("two-threads", call, threads=1))
+    tiny_server.check("two-threads", two, **call)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

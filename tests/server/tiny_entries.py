@@ -54,6 +54,7 @@ ENTRIES = {
     "wan-set": Entry("wan22-t2v", {}, ("--boundary-ratio", "0.3", "--flow-shift", "5.5")),
     "clips": Entry("wan-v2v"),
     "sounds": Entry("stable-audio-variation"),
+    "two-threads": Entry("sana", {}, ("--cpu-threads", "2")),
     "sana": Entry("sana-video"),
     "sana-image": Entry("sana-video", {}, ("--pipeline-class", "SanaImageToVideoPipeline")),
 }
