@@ -41,7 +41,21 @@ def problem(first, last):
             version,
             version,
         )
+    if sys.version_info[:2] == (3, 13) and not can_compile():
+        return (
+            "is Python 3.13, for which numpy below 2 must be compiled, without a C compiler or "
+            "Python.h: use Python 3.12 or 3.11, or apt install build-essential python3.13-dev"
+        )
     return None
+
+
+def can_compile():
+    """Tell whether C extensions can be built."""
+    compilers = ("cc", "gcc", "clang")
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
+    found = any(os.path.exists(os.path.join(f, c)) for f in folders for c in compilers)
+    return found and os.path.exists(header)
 
 
 def has_pip():
