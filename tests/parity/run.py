@@ -106,7 +106,7 @@ def check(name: str, call: PlainCall, repository: Repository) -> Outcome:
     except (ServerError, ChildError) as error:
         outcome.problems.append(str(error))
     finally:
-        outcome.log = repository.server.log_tail(30)
+        outcome.log = repository.log_tail()
         _unload(outcome, repository)
     outcome.seconds["all"] = time.monotonic() - started
     return outcome

@@ -57,6 +57,11 @@ class Repository:
             self._server = start_server(self._entries, log=self.log, exit_timeout_s=10)
         return self._server
 
+    def log_tail(self) -> str:
+        """Return the end of the log of all its servers."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join(lines[-30:])
+
     def stop(self) -> None:
         if self._server is not None:
             self._server.stop()

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
-from tests.parity.plain import class_of
+from tests.parity.compare import differences
+from tests.parity.plain import PlainCall, class_of, run_plain
 from tests.parity.served import PROTOCOLS
 from tests.server.tiny_entries import differ
 from tests.server.wire import post
@@ -47,6 +49,23 @@ def test_wan_boundary_and_shift_matter(tiny_server):
     both = tiny_server.plain("wan-set", WAN, load_kwargs=ratio, scheduler=UNIPC)
     assert differ(both, tiny_server.plain("wan-set", WAN, load_kwargs=ratio))
     assert differ(both, tiny_server.plain("wan-set", WAN, scheduler=UNIPC))
+
+
+def test_wan_shift_makes_any_scheduler_unipc(tiny_server, tmp_path):
+    model = tmp_path / "euler"
+    shutil.copytree(tiny_server.model("wan"), model)
+    euler = "FlowMatchEulerDiscreteScheduler"
+    index = json.loads((model / "model_index.json").read_text())
+    index["scheduler"] = ["diffusers", euler]
+    (model / "model_index.json").write_text(json.dumps(index))
+    config = {"_class_name": euler, "num_train_timesteps": 1000, "shift": 1.0}
+    (model / "scheduler" / "scheduler_config.json").write_text(json.dumps(config))
+    rebuilt = run_plain(PlainCall(model, WAN, scheduler=UNIPC)).arrays
+    assert differ(rebuilt, run_plain(PlainCall(model, WAN)).arrays)
+    tiny_server.repository.add("wan-euler", model, ["--flow-shift", "5.5"])
+    for protocol in PROTOCOLS:
+        result = tiny_server.repository.call("wan-euler", protocol, **WAN, seed=7)
+        assert differences(rebuilt, result.arrays) == []
 
 
 def test_wan_without_settings_keeps_its_scheduler(tiny_server):
