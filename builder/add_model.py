@@ -8,6 +8,7 @@ from pathlib import Path
 from builder import models, repository
 from builder.console import say, warn
 from builder.entry import MODEL_PY, Entry, parse_config, render_config
+from triton_diffusers.call_kwargs import check_call_kwargs
 from triton_diffusers.config import ServeConfig, options
 from triton_diffusers.contract import MEDIA
 from triton_diffusers.errors import ConfigError
@@ -44,7 +45,7 @@ def build_entry(args: argparse.Namespace, name: str, folder: Path) -> tuple[Entr
     cls = models.find_class(config, folder)
     signature = read_signature(cls)
     loading.check_options(config, cls.__name__)
-    _, notes = loading.check_call_kwargs(config, signature)
+    _, notes = check_call_kwargs(config, signature)
     for note in notes:
         warn(note)
     entry = Entry(

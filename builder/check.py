@@ -8,6 +8,7 @@ from typing import Any
 from builder import models, repository
 from builder.console import say, warn
 from builder.entry import parse_config, read_parameters
+from triton_diffusers.call_kwargs import check_call_kwargs
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError
 
@@ -48,7 +49,7 @@ def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
         raise ConfigError(" ".join(problems))
     loading.check_options(config, cls.__name__)
     loading.load_kwargs(config, cls, "cpu")
-    _, notes = loading.check_call_kwargs(config, read_signature(cls))
+    _, notes = check_call_kwargs(config, read_signature(cls))
     installed = models.diffusers_version()
     if config.diffusers_version not in (None, installed):
         notes.append(f"written for diffusers {config.diffusers_version}; {installed} fits too")

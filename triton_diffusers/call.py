@@ -30,7 +30,7 @@ from triton_diffusers.errors import RequestError, unknown
 from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.output_options import read_output_options
 from triton_diffusers.outputs import OutputOptions
-from triton_diffusers.ranges import check_most, check_ranges
+from triton_diffusers.ranges import check_area, check_ranges
 from triton_diffusers.signature import Parameter, Signature
 
 
@@ -167,7 +167,7 @@ def _merge(sent: Mapping[str, Any], loaded: LoadedPipeline) -> dict[str, Any]:
     config = loaded.config
     height, width = kwargs.get("height"), kwargs.get("width")
     if isinstance(height, int) and isinstance(width, int):
-        check_most("height' x 'width", height * width, config, "max_pixels")
+        check_area(height, width, config)
     return kwargs
 
 

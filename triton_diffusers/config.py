@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_diffusers.errors import ConfigError, unknown
+from triton_diffusers.json_text import read_json_object
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
@@ -125,16 +126,6 @@ def _read_bool(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _read_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"malformed JSON ({error}) in {text[:200]!r}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f'expected a JSON object such as {{"height": 512}}, got {text[:200]!r}')
-    return value
-
-
 def _read_number(kind: type, name: str) -> Any:
     def read(text: str) -> Any:
         try:
@@ -153,7 +144,7 @@ _READ: dict[type, Any] = {
     bool: _read_bool,
     int: _read_number(int, "an integer"),
     float: _read_number(float, "a number"),
-    dict: _read_object,
+    dict: read_json_object,
 }
 
 

@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An entry's inputs and outputs against the installed pipeline class, at load and by `check`."""
+"""An entry against the installed diffusers: checked by `builder check`, checked and loaded here."""
 
+import json
+import shlex
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from triton_diffusers.call_kwargs import refuse_reserved
 from triton_diffusers.config import ServeConfig
+from triton_diffusers.errors import ConfigError
 from triton_diffusers.signature import entry_inputs, entry_outputs, read_signature
+
+if TYPE_CHECKING:
+    from triton_diffusers.loading import LoadedPipeline
 
 
 def check_entry(
@@ -36,7 +44,11 @@ def check_entry(
     installed = import_diffusers().__version__
     written = config.diffusers_version or "an unknown version"
     where = f"written for diffusers {written}, {installed} is installed"
-    fix = "write it again with: builder add-model MODEL --name NAME --force"
+    name = model_config.get("name") or "NAME"
+    fix = (
+        "write it again with its options: "
+        f"builder add-model {shlex.quote(config.model)} --name {name} --force"
+    )
     return [
         f"the entry does not fit {pipeline_class.__name__} ({where}): {'; '.join(problems)}; {fix}"
     ]
@@ -49,6 +61,32 @@ def _difference(block: str, wanted: Mapping[str, Any], found: Mapping[str, Any])
     if extra := sorted(found.keys() - wanted.keys()):
         parts.append(f"has {', '.join(extra)}, which the pipeline does not")
     differ = sorted(n for n in wanted.keys() & found.keys() if wanted[n] != found[n])
+    told = (f"{n} as {_declared(found[n])} instead of {_declared(wanted[n])}" for n in differ)
     if differ:
-        parts.append(f"declares another type or shape for {', '.join(differ)}")
+        parts.append(f"declares {', '.join(told)}")
     return f"{block} {' and '.join(parts)}"
+
+
+def _declared(tensor: tuple[str, tuple[int, ...]]) -> str:
+    return f"{tensor[0]} {list(tensor[1])}"
+
+
+def load_entry(args: Mapping[str, str]) -> "LoadedPipeline":
+    """Load the pipeline of an entry after checking the entry; the cheapest checks come first.
+
+    args: what Triton passes to `initialize`. Raises ConfigError, in one line.
+    """
+    model_config = json.loads(args["model_config"])
+    parameters = {k: v["string_value"] for k, v in model_config.get("parameters", {}).items()}
+    config = ServeConfig.from_parameters(parameters)
+    refuse_reserved(config)
+    from triton_diffusers.loading import find_pipeline_class, load_pipeline
+
+    entry = Path(args["model_repository"])
+    problems = check_entry(model_config, config, find_pipeline_class(config, entry))
+    if problems:
+        raise ConfigError(problems[0])
+    device = "cpu"
+    if args.get("model_instance_kind") == "GPU":
+        device = f"cuda:{args['model_instance_device_id']}"
+    return load_pipeline(config, entry, device)

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from triton_diffusers import families
+from triton_diffusers.call_kwargs import check_call_kwargs
 from triton_diffusers.config import ServeConfig
-from triton_diffusers.contract import Kind, is_reserved, reserved_hint
+from triton_diffusers.devices import check_device
 from triton_diffusers.errors import ConfigError, one_line, unknown
+from triton_diffusers.load_errors import dummy_backends, explain_load, install
+from triton_diffusers.notices import quiet_loading
 from triton_diffusers.signature import Signature, read_signature
 
 INDEX = "model_index.json"
@@ -124,8 +127,23 @@ def pipeline_class_named(name: str) -> type:
         raise ConfigError(
             f"pipeline class '{name}' cannot be imported: {one_line(error)}"
         ) from None
+    if missing := dummy_backends(cls):
+        raise ConfigError(
+            f"pipeline class '{name}' needs what is not installed: {', '.join(missing)}; "
+            + install(*missing)
+        )
     if isinstance(cls, type) and issubclass(cls, diffusers.DiffusionPipeline):
+        if "__call__" not in {n for base in cls.__mro__[:-1] for n in vars(base)}:
+            raise ConfigError(
+                f"pipeline class '{name}' cannot be called; name the model's own class with "
+                "pipeline_class"
+            )
         return cls
+    if cls is not None:
+        raise ConfigError(
+            f"'{name}' of diffusers is no pipeline class; name one such as FluxPipeline with "
+            "pipeline_class"
+        )
     known = [n for n in dir(diffusers) if n.endswith("Pipeline")]
     close = unknown("pipeline class", name, f"diffusers {diffusers.__version__}", known)
     raise ConfigError(close.split(" Accepted:")[0] + " Name one with pipeline_class.")
@@ -144,13 +162,16 @@ def load_pipeline(config: ServeConfig, entry: Path, device: str) -> LoadedPipeli
     check_options(config, cls.__name__)
     call_kwargs, notes = check_call_kwargs(config, signature)
     device = config.device or device
+    check_device("device", device)
+    check_device("generator_device", config.generator_device)
     kwargs = load_kwargs(config, cls, device)
     try:
-        pipeline = cls.from_pretrained(str(model), **kwargs)  # type: ignore[attr-defined]
+        with quiet_loading():
+            pipeline = cls.from_pretrained(str(model), **kwargs)  # type: ignore[attr-defined]
         if device != "cpu":
             pipeline.to(device)
     except Exception as error:
-        raise ConfigError(f"model '{config.model}' does not load: {one_line(error)}") from error
+        raise ConfigError(explain_load(error, config)) from error
     _after_load(pipeline, config)
     pipeline.set_progress_bar_config(disable=True)
     return LoadedPipeline(
@@ -225,30 +246,6 @@ def check_options(config: ServeConfig, pipeline_class: str) -> None:
                 f"parameter '{option}' has no effect on {pipeline_class}: only "
                 f"{', '.join(names)} pipelines have it; remove it"
             )
-
-
-def check_call_kwargs(
-    config: ServeConfig, signature: Signature
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the entry's call kwargs that the pipeline takes, and a warning for each other one.
-
-    Raises ConfigError for those that are ours to set or that no JSON value fits.
-    """
-    taken: dict[str, Any] = {}
-    notes = []
-    for name, value in (config.diffusers_call_kwargs or {}).items():
-        parameter = signature.parameters.get(name)
-        if is_reserved(name):
-            raise ConfigError(f"diffusers_call_kwargs: '{name}' is reserved: {reserved_hint(name)}")
-        if parameter is None:
-            accepted = signature.parameters
-            text = unknown("argument", name, signature.pipeline_class, accepted)
-            notes.append(f"diffusers_call_kwargs: {text.split(' Accepted:')[0]} Skipped.")
-        elif parameter.kind is Kind.TENSOR:
-            raise ConfigError(f"diffusers_call_kwargs: '{name}' is a tensor; JSON carries none")
-        else:
-            taken[name] = value
-    return taken, notes
 
 
 def _after_load(pipeline: Any, config: ServeConfig) -> None:

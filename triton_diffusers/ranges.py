@@ -51,33 +51,33 @@ LIMITS = (
 LISTS_OF_STEPS = re.compile(r"(^|_)(timesteps|sigmas)$")
 
 
-def check_ranges(sent: Mapping[str, Any], config: ServeConfig) -> None:
-    """Raise RequestError for a number of a request that is out of range."""
+def check_ranges(sent: Mapping[str, Any], config: ServeConfig, thing: str = "input") -> None:
+    """Raise RequestError for a number that is out of range; `thing` says what holds it."""
     for name, value in sent.items():
         if isinstance(value, list | tuple) and LISTS_OF_STEPS.search(name):
-            check_most(f"{name}' (elements of '{name}", len(value), config, "max_steps")
+            _refuse_above(f"{thing} '{name}', elements", len(value), config.max_steps, "max_steps")
         for number in value if isinstance(value, list | tuple) else (value,):
             if isinstance(number, int | float) and not isinstance(number, bool):
-                _check_number(name, number, config)
+                _check_number(name, number, config, thing)
 
 
-def check_most(name: str, number: float, config: ServeConfig, option: str) -> None:
-    """Raise RequestError for a number above an option of the entry."""
-    _refuse_above(name, number, getattr(config, option), option)
+def check_area(height: int, width: int, config: ServeConfig) -> None:
+    """Raise RequestError for a picture that is too large."""
+    _refuse_above("'height' x 'width'", height * width, config.max_pixels, "max_pixels")
 
 
-def _check_number(name: str, number: float, config: ServeConfig) -> None:
+def _check_number(name: str, number: float, config: ServeConfig, thing: str) -> None:
     for pattern, least in ((POSITIVE, 1), (NOT_NEGATIVE, 0)):
         if pattern.search(name) and number < least:
-            raise RequestError(f"input '{name}': {number}; send a number of at least {least}")
+            raise RequestError(f"{thing} '{name}': {number}; send a number of at least {least}")
     limit = next((limit for limit in LIMITS if limit.names.search(name)), None)
     if limit is not None:
         most = limit.of(getattr(config, limit.option))
-        _refuse_above(name, number, most, limit.told + limit.option)
+        _refuse_above(f"{thing} '{name}'", number, most, limit.told + limit.option)
 
 
-def _refuse_above(name: str, number: float, most: float, origin: str) -> None:
+def _refuse_above(what: str, number: float, most: float, origin: str) -> None:
     if number > most:
         raise RequestError(
-            f"input '{name}': {number}; at most {most:.0f} is accepted ({origin} of the entry)"
+            f"{what}: {number}; at most {most:.0f} is accepted ({origin} of the entry)"
         )

@@ -15,11 +15,13 @@ from triton_diffusers.call import Call
 from triton_diffusers.contract import BYTES_SUFFIX, INFO, MEDIA, SAMPLING_RATE, SEED_USED
 from triton_diffusers.errors import CancelledError, RequestError
 from triton_diffusers.info import render_info
+from triton_diffusers.load_errors import missing_package
 from triton_diffusers.loading import LoadedPipeline
+from triton_diffusers.notices import collected
 from triton_diffusers.outputs import to_wire
 from triton_diffusers.progress import isolate
 
-CHECKERS = {"diffusers", "transformers", "PIL"}
+CHECKERS = {"diffusers", "transformers"}
 """Packages that look at a pipeline's inputs before its first step."""
 
 
@@ -54,13 +56,14 @@ def run_call(
 
     pipeline = isolate(loaded.pipeline, count)
     kwargs = call.kwargs | _generator(call.seeds, loaded)
+    notes = list(loaded.warnings)
     try:
-        result = stages.timed("pipeline", lambda: pipeline(**kwargs))
+        with collected(notes):
+            result = stages.timed("pipeline", lambda: pipeline(**kwargs))
     except CancelledError:
         raise
     except Exception as error:
         raise _explained(error, call, loaded, started=steps[0] > 0) from error
-    notes = list(loaded.warnings)
     fields, rate = fields_of(result, loaded), sampling_rate(result, loaded.pipeline)
     declared = dict(loaded.signature.output_fields)
     if loaded.signature.is_audio:
@@ -137,6 +140,8 @@ def _explained(error: Exception, call: Call, loaded: LoadedPipeline, started: bo
             f"{name} cannot take these counts together: 'prompt' has {prompts}, {', '.join(off)}; "
             f"send one, or one per prompt {said}"
         )
+    if package := missing_package(error):
+        return RuntimeError(f"{type(error).__name__}: {text}; {package}")
     if left_out := "NoneType" in text and _left_out(error, call, loaded):
         return RequestError(f"{name} cannot do without an input{left_out} {said}")
     return error
@@ -152,8 +157,11 @@ def _is_refusal(error: Exception, started: bool) -> bool:
         return False
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]
-    raised = (last.line or "").startswith("raise ") and CHECKERS & set(Path(last.filename).parts)
-    return bool(raised and not started) or any(f.name == "check_inputs" for f in frames)
+    parts = set(Path(last.filename).parts)
+    raised = CHECKERS & parts and (last.line or "").startswith("raise ")
+    return bool((raised or "PIL" in parts) and not started) or any(
+        f.name == "check_inputs" for f in frames
+    )
 
 
 def _left_out(error: Exception, call: Call, loaded: LoadedPipeline) -> str:

@@ -11,16 +11,15 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from triton_diffusers.arrays import Array
-from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import PROGRESS
 from triton_diffusers.engine import Deadline, Engine
+from triton_diffusers.entry_check import load_entry
 from triton_diffusers.errors import (
     BusyError,
     CancelledError,
@@ -47,7 +46,7 @@ class TritonPythonModel:
         self._name = args["model_name"]
         self._decoupled = model_config.get("model_transaction_policy", {}).get("decoupled", False)
         try:
-            self._loaded = _load(model_config, args)
+            self._loaded = load_entry(args)
         except ConfigError as error:
             pb_utils.Logger.log_error(f"{self._name}: {error}")
             raise pb_utils.TritonModelException(f"{self._name}: {error}") from None
@@ -80,23 +79,6 @@ class TritonPythonModel:
         wire = run_call(call, self._loaded, stages, job.on_step)
         wanted = job.requested & self._outputs if job.requested else self._outputs
         return {name: array for name, array in wire.items() if name in wanted}
-
-
-def _load(model_config: Mapping[str, Any], args: Mapping[str, str]) -> Any:
-    """Load the pipeline of an entry and hold the entry against its signature."""
-    parameters = {k: v["string_value"] for k, v in model_config.get("parameters", {}).items()}
-    config = ServeConfig.from_parameters(parameters)
-    from triton_diffusers.entry_check import check_entry
-    from triton_diffusers.loading import find_pipeline_class, load_pipeline
-
-    entry = Path(args["model_repository"])
-    problems = check_entry(model_config, config, find_pipeline_class(config, entry))
-    if problems:
-        raise ConfigError(problems[0])
-    device = "cpu"
-    if args.get("model_instance_kind") == "GPU":
-        device = f"cuda:{args['model_instance_device_id']}"
-    return load_pipeline(config, entry, device)
 
 
 class _Job:

@@ -91,7 +91,11 @@ def chosen(parameter: Parameter, value: Any) -> Any:
 
 def json_object(array: Array, name: str, config: ServeConfig) -> dict[str, Any]:
     """Read an input that holds one JSON object. Raises RequestError."""
-    return read_json_object(single(texts(array, name, config), name), name)
+    text = single(texts(array, name, config), name)
+    try:
+        return read_json_object(text)
+    except ValueError as error:
+        raise RequestError(f"input '{name}': {error}") from None
 
 
 def read_media(

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devices that an entry names, checked before anything is loaded."""
+
+from triton_diffusers.errors import ConfigError
+
+
+def check_device(option: str, name: str) -> None:
+    """Raise ConfigError where torch does not know a device or does not see it."""
+    import torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(
+            f"parameter '{option}': '{name}' is no device; use cpu, cuda or cuda:0"
+        ) from None
+    if device.type != "cuda":
+        return
+    count = torch.cuda.device_count()
+    if (device.index or 0) >= count:
+        raise ConfigError(
+            f"parameter '{option}': '{name}' is not there: torch {torch.__version__} sees {count} "
+            "GPUs; use cpu, another number, or a torch built for this GPU"
+        )
