@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue and the worker that runs calls, one at a time. Knows nothing of Triton or diffusers."""
 
-import queue
+import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from triton_diffusers.errors import BusyError, CancelledError
+
+WATCH_S = 0.2
+"""How often waiting jobs are looked at: a caller that went away frees its place in the queue."""
 
 
 class Job(Protocol):
@@ -24,58 +28,99 @@ class Job(Protocol):
 
 
 class Engine:
-    """A bounded queue and one worker thread (pipelines are not thread-safe)."""
+    """A bounded queue, one worker (pipelines are not thread-safe) and a watcher of the queue."""
 
     def __init__(self, run: Callable[[Any], Any], max_queue: int) -> None:
         """`run(job)` does the work of one job and returns what `job.answer` sends."""
         self._run = run
         self._max_queue = max_queue
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._waiting = 0
-        self._lock = threading.Lock()
+        self._jobs: deque[Job] = deque()
+        self._changed = threading.Condition()
         self._closed = False
-        self._worker = threading.Thread(target=self._work, name="pipeline", daemon=True)
-        self._worker.start()
+        self._finished = threading.Event()
+        self._threads = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for target, name in ((self._work, "pipeline"), (self._watch, "queue"))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def waiting(self) -> int:
         """How many jobs wait."""
-        return self._waiting
+        return len(self._jobs)
 
     def submit(self, job: Job) -> None:
-        """Queue a job; the worker answers it. Raises BusyError when the queue is full."""
-        with self._lock:
+        """Queue a job, which the worker answers. Raises BusyError when the queue is full."""
+        with self._changed:
             if self._closed:
                 raise BusyError("the model is being unloaded; send the request again later")
-            if self._waiting >= self._max_queue:
+            if len(self._jobs) >= self._max_queue:
                 raise BusyError(
-                    f"the queue is full: {self._waiting} requests wait (max_queue "
+                    f"the queue is full: {len(self._jobs)} requests wait (max_queue "
                     f"{self._max_queue}); send the request again later"
                 )
-            self._waiting += 1
-            self._jobs.put(job)
+            self._jobs.append(job)
+            self._changed.notify()
 
     def close(self) -> None:
-        """Refuse new jobs, finish those accepted, end the worker."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._jobs.put(None)
-        self._worker.join()
+        """Refuse new jobs, finish those accepted, end the threads."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        for thread in self._threads:
+            thread.join()
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            with self._lock:
-                self._waiting -= 1
+        while (job := self._next()) is not None:
             self._do(job)
             del job  # what a finished request held is not kept until the next one comes
+        self._finished.set()
+
+    def _next(self) -> Job | None:
+        with self._changed:
+            while not self._jobs:
+                if self._closed:
+                    return None
+                self._changed.wait()
+            return self._jobs.popleft()
 
     def _do(self, job: Job) -> None:
         try:
             job.check()
             job.answer(self._run(job))
         except BaseException as error:
-            job.fail(error)
+            _fail(job, error)
+
+    def _watch(self) -> None:
+        while not self._finished.wait(WATCH_S):
+            self._drop_unwanted()
+
+    def _drop_unwanted(self) -> None:
+        with self._changed:
+            waiting = list(self._jobs)
+        for job in waiting:
+            try:
+                job.check()
+            except CancelledError as error:
+                if self._withdraw(job):
+                    _fail(job, error)
+
+    def _withdraw(self, job: Job) -> bool:
+        """Take a job out of the queue; False when the worker has it already."""
+        with self._changed:
+            if job not in self._jobs:
+                return False
+            self._jobs.remove(job)
+            return True
+
+
+def _fail(job: Job, error: BaseException) -> None:
+    """Answer with an error; a worker that dies would leave every later caller waiting."""
+    try:
+        job.fail(error)
+    except Exception:
+        logging.getLogger(__name__).exception("no answer could be sent")
 
 
 class Deadline:

@@ -77,7 +77,7 @@ def load_entry(args: Mapping[str, str]) -> "LoadedPipeline":
     args: what Triton passes to `initialize`. Raises ConfigError, in one line.
     """
     model_config = json.loads(args["model_config"])
-    parameters = {k: v["string_value"] for k, v in model_config.get("parameters", {}).items()}
+    parameters = {k: v.get("string_value", "") for k, v in model_config.get("parameters", {}).items()}
     config = ServeConfig.from_parameters(parameters)
     refuse_reserved(config)
     from triton_diffusers.loading import find_pipeline_class, load_pipeline

@@ -8,7 +8,12 @@ from typing import Any
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import one_line
 
-PACKAGES = {"cv2": "opencv-python-headless", "opencv": "opencv-python-headless", "PIL": "pillow"}
+PACKAGES = {
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "onnx": "onnxruntime",
+    "opencv": "opencv-python-headless",
+}
 """Packages whose name in pip is another one."""
 
 
@@ -16,7 +21,8 @@ def explain_load(error: Exception, config: ServeConfig) -> str:
     """Word the failure of from_pretrained()."""
     component = _component(error.__traceback__)
     of = f"component '{component}' of " if component else ""
-    return f"{of}model '{config.model}' does not load: {one_line(error)}{_advice(error, config)}"
+    text = one_line(error).rstrip(".")
+    return f"{of}model '{config.model}' does not load: {text}{_advice(error, config)}"
 
 
 def missing_package(error: BaseException) -> str | None:
