@@ -124,12 +124,12 @@ def has_package(name: str) -> bool:
 def say_torch_size(index: str | None) -> None:
     """Say how large this gets: PyPI's torch for Linux brings CUDA along."""
     if index:
-        say(f"about 1 GB is downloaded, torch from {index}; this takes a few minutes")
+        say(f"about 500 MB are downloaded, torch from {index}; this takes a few minutes")
     elif shutil.which("nvidia-smi"):
-        say("about 4 GB are downloaded, mostly torch with CUDA; this takes several minutes")
+        say("about 3 GB are downloaded, mostly torch with CUDA; this takes several minutes")
     else:
         say(
-            "from PyPI about 4 GB are downloaded, mostly torch with CUDA, which this machine seems "
+            "from PyPI about 3 GB are downloaded, mostly torch with CUDA, which this machine seems "
             "to have no use for. The CPU build is much smaller: stop this and set "
             "TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu"
         )
