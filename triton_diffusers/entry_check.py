@@ -77,8 +77,8 @@ def load_entry(args: Mapping[str, str]) -> "LoadedPipeline":
     args: what Triton passes to `initialize`. Raises ConfigError, in one line.
     """
     model_config = json.loads(args["model_config"])
-    parameters = {k: v.get("string_value", "") for k, v in model_config.get("parameters", {}).items()}
-    config = ServeConfig.from_parameters(parameters)
+    given = model_config.get("parameters", {})
+    config = ServeConfig.from_parameters({k: v.get("string_value", "") for k, v in given.items()})
     refuse_reserved(config)
     from triton_diffusers.loading import find_pipeline_class, load_pipeline
 
