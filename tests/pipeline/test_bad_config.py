@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every entry that must not load is refused with one line that says what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.server.config_cases import CASES, ConfigCase
+from tests.server.spoiled import load_arguments, write_spoiled
+from triton_diffusers.entry_check import load_entry
+from triton_diffusers.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bad-config")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_entry_does_not_load(folder: Path, case: ConfigCase) -> None:
+    entry = write_spoiled(folder, folder / "repository", case)
+    with pytest.raises(ConfigError) as refused:
+        load_entry(load_arguments(entry))
+    text = str(refused.value)
+    assert "\n" not in text
+    for word in case.words:
+        assert word in text
+
+
+def test_unspoiled_entry_loads(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    case = ConfigCase("unspoiled", lambda entry, model: None, ())
+    entry = write_spoiled(folder, folder / "repository", case)
+    capfd.readouterr()
+    loaded = load_entry(load_arguments(entry))
+    assert loaded.signature.pipeline_class == "StableDiffusionPipeline"
+    said = capfd.readouterr()
+    assert "Loading" not in said.out + said.err
+    assert "safety checker" not in said.out + said.err

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A wrong entry does not load: the load API and the log say why; the other models keep serving."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from builder.tritonserver import Server
+from tests.server.config_cases import CASES, ConfigCase
+from tests.server.entries import LOADS_AT_ONCE, add_entry
+from tests.server.spoiled import write_spoiled
+from tests.server.wire import PROTOCOLS, connect, infer
+
+pytest_plugins = ("tests.server.entries",)
+
+SERVED = [case for case in CASES if case.served]
+Refusals = dict[tuple[str, str], str]
+
+
+@pytest.fixture(scope="module")
+def refusals(small_server: Server, shared_folder: Path) -> Refusals:
+    """(protocol, case) -> the load API's error; all are tried first, two at a time."""
+    repository = shared_folder / "repository"
+    for case in SERVED:
+        write_spoiled(shared_folder, repository, case)
+
+    def load(key: tuple[str, str]) -> str:
+        protocol, name = key
+        with connect(small_server, protocol) as client:
+            try:
+                client.load_model(name)
+            except InferenceServerException as error:
+                return str(error.message())
+        return "loaded"
+
+    keys = [(protocol, case.name) for case in SERVED for protocol in PROTOCOLS]
+    with ThreadPoolExecutor(LOADS_AT_ONCE) as pool:
+        return dict(zip(keys, pool.map(load, keys), strict=True))
+
+
+@pytest.fixture(scope="module")
+def log(small_server: Server, refusals: Refusals) -> str:
+    assert small_server.log is not None
+    return small_server.log.read_text()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("case", SERVED, ids=lambda case: case.name)
+def test_load_error_says_what_to_do(refusals: Refusals, protocol: str, case: ConfigCase) -> None:
+    text = refusals[protocol, case.name].partition("\n")[0]
+    assert f"{case.name}: " in text
+    for word in case.words:
+        assert word in text
+    assert "Traceback" not in refusals[protocol, case.name]
+
+
+@pytest.mark.parametrize("case", SERVED, ids=lambda case: case.name)
+def test_log_says_it_in_one_line(log: str, case: ConfigCase) -> None:
+    ours = re.findall(rf'^E\d+ .*serving\.py:\d+\] "{case.name}: (.*)$', log, re.MULTILINE)
+    assert ours
+    for word in case.words:
+        assert word in ours[0].replace('\\"', '"')
+    assert "Traceback" not in ours[0]
+
+
+def test_other_models_keep_serving(small_server: Server, refusals: Refusals) -> None:
+    for protocol in PROTOCOLS:
+        with connect(small_server, protocol) as client:
+            assert "images" in infer(client, protocol, "shapes", {"seed": 1})
+
+
+def test_log_is_readable(log: str) -> None:
+    assert "Traceback" not in log
+    for noise in (
+        "Loading pipeline components",
+        "Loading weights",
+        "safety checker",
+        "torchvision",
+    ):
+        assert noise not in log
+
+
+@pytest.fixture
+def mended(small_server: Server, shared_folder: Path, refusals: Refusals) -> Iterator[str]:
+    """A spoiled entry, written again with a call kwarg that its pipeline does not take."""
+    call = json.dumps({"colour": "red", "height": 16, "width": 16, "num_inference_steps": 1})
+    add_entry(
+        shared_folder / "repository",
+        "unknown-dtype",
+        shared_folder / "models" / "stable-diffusion",
+        *("--force", "--diffusers-call-kwargs", call),
+    )
+    small_server.load("unknown-dtype", timeout_s=120)
+    yield "unknown-dtype"
+    small_server.unload("unknown-dtype")
+
+
+def test_mended_entry_loads_and_warns(small_server: Server, mended: str) -> None:
+    def warnings(answer: dict[str, Any]) -> str:
+        return str(json.loads(answer["info"][0])["warnings"])
+
+    for protocol in PROTOCOLS:
+        with connect(small_server, protocol) as client:
+            answer = infer(client, protocol, mended, {"prompt": "a fox"})
+            assert answer["images"].shape == (1, 16, 16, 3)
+            assert "'colour' is not known" in warnings(answer)
+    assert small_server.log is not None
+    lines = small_server.log.read_text().splitlines()
+    assert [line for line in lines if line.startswith("W") and "'colour' is not known" in line]
