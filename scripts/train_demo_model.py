@@ -36,8 +36,14 @@ PIPELINE_DIR = ROOT / "model_repository" / "demo" / "pipeline"
 CONTACT_SHEET = ROOT / "docs" / "images" / "demo-contact-sheet.png"
 
 # What a bare prompt needs: the same as the entry's `diffusers_call_kwargs`.
-CALL_KWARGS = {"height": 64, "width": 64, "num_inference_steps": 20, "max_sequence_length": 32}
-CALL_KWARGS |= {"negative_prompt": "", "true_cfg_scale": 2.0}  # guidance: clearer digits
+CALL_KWARGS = {
+    "height": 64,
+    "width": 64,
+    "num_inference_steps": 20,
+    "max_sequence_length": 32,
+    "negative_prompt": "",  # with true_cfg_scale: guidance, for clearer digits
+    "true_cfg_scale": 2.0,
+}
 
 SIZE = 64
 GLYPH = 46  # side of the digit's box; the rest of the picture is border
