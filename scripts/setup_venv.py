@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,12 +107,13 @@ def install(extras: list[str]) -> None:
     command += ["--editable", f"{ROOT}[{','.join(extras)}]", "--constraint", str(CONSTRAINTS)]
     command += ["--extra-index-url", index] if index else []
     started = time.monotonic()
-    code = run_pip(command, Progress(started))
+    with Progress() as progress:
+        code = run_pip(command, progress)
     if code:
         tail = "\n".join(f"  | {line}" for line in LOG.read_text().splitlines()[-20:])
         sys.exit(
             f"{tail}\nerror: pip failed with exit code {code}; its whole output is in {LOG}. "
-            "Run the command again when the cause is gone: what is installed already stays."
+            "Run the command again when the cause is gone; what was downloaded is cached."
         )
     say(f"installed in {time.monotonic() - started:.0f} s")
 
@@ -136,34 +138,55 @@ def say_torch_size(index: str | None) -> None:
 
 
 class Progress:
-    """Shows what pip does: every line on a terminal (one over the other), else large steps only."""
+    """Shows what pip does: on a terminal each step over the last, else large steps only.
 
-    def __init__(self, started: float) -> None:
-        self.started = started
+    It keeps counting seconds while pip says nothing.
+    """
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
         self.live = sys.stderr.isatty()
+        self.text = "starting pip"
+        self.ended = threading.Event()
+        self.clock = threading.Thread(target=self.tick, daemon=True)
+
+    def __enter__(self) -> "Progress":
+        self.clock.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ended.set()
+        self.clock.join()
+        if self.live:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    def tick(self) -> None:
+        while not self.ended.wait(1 if self.live else 60):
+            self.write(self.text, keep=not self.live)
 
     def show(self, line: str) -> None:
         text = line.strip()
         if text.startswith("Installing collected packages: "):
             count = text.count(",") + 1
-            self.write(f"unpacking {count} packages; this takes a minute or two", keep=True)
+            self.step(f"unpacking {count} packages", keep=True)
         elif match := re.match(r"(Downloading|Using cached|Processing) (\S+) ?(\(.*\))?", text):
             name, size = Path(match[2]).name.partition("-cp")[0], match[3] or ""
-            self.write(f"{match[1].lower()} {name} {size}".rstrip(), keep=is_large(size))
+            self.step(f"{match[1].lower()} {name} {size}".rstrip(), keep=is_large(size))
         elif text.startswith(("Collecting ", "Building ", "Preparing ")):
-            self.write(text[0].lower() + text[1:])
+            self.step(text[0].lower() + text[1:])
+
+    def step(self, text: str, keep: bool = False) -> None:
+        self.text = text
+        self.write(text, keep)
 
     def write(self, text: str, keep: bool = False) -> None:
         line = f"{time.monotonic() - self.started:5.0f} s  {text}"
         if self.live:
             width = shutil.get_terminal_size().columns - 1
-            print(f"\r\033[K{line[:width]}", end="\n" if keep else "", file=sys.stderr, flush=True)
+            end = "\n" if keep else ""
+            print(f"\r\033[K{line[:width]}", end=end, file=sys.stderr, flush=True)
         elif keep:
             print(line, file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self.live:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def is_large(size: str) -> bool:
@@ -182,7 +205,6 @@ def run_pip(command: list[str], progress: Progress) -> int:
             except KeyboardInterrupt:
                 pip.terminate()
                 sys.exit("interrupted; the next run goes on from here")
-    progress.end()
     return pip.returncode
 
 
