@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from builder.console import busy, fail, say
-from builder.installation import ServerError
+from builder.console import busy, fail, say, warn
+from builder.installation import ServerError, shared_memory_warning
 from builder.tritonserver import start_server
 from triton_diffusers.client import DiffusersClient, DiffusersClientError, Result
 
@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def main() -> int:
     args = parse()
     log = Path(tempfile.mkdtemp(prefix="triton-diffusers-demo-")) / "tritonserver.log"
+    if warning := shared_memory_warning():
+        warn(warning)
     try:
         paths = draw(args, log)
     except (ServerError, DiffusersClientError, OSError) as error:

@@ -95,6 +95,10 @@ def make_venv() -> None:
         run([sys.executable, "-m", "pip", "--python", str(PYTHON), "install", "--quiet", "pip"])
     else:
         run(command)
+        # pip before 21.3 installs nothing editable without a setup.py
+        old = "import pip, sys; sys.exit(int(pip.__version__.partition('.')[0]) < 22)"
+        if subprocess.run([str(PYTHON), "-c", old], env=environment()).returncode:
+            run([str(PYTHON), "-m", "pip", "install", "--quiet", "--upgrade", "pip"])
 
 
 def install(extras: list[str]) -> None:
