@@ -56,8 +56,9 @@ def read_call(inputs: Mapping[str, Array], loaded: LoadedPipeline) -> Call:
     _check_required(kwargs, signature)
     prompts = match_prompts(kwargs, loaded, counts)
     seeds = read_seeds(inputs, kwargs, prompts, loaded)
-    if "seed" in signature.parameters and SEED.name in inputs:
-        kwargs["seed"] = seeds[0]
+    if SEED.name in signature.parameters:
+        # a pipeline that also has a seed of its own: a drawn one must repeat the call too
+        kwargs[SEED.name] = seeds[0]
     return Call(kwargs, seeds, read_output_options(inputs, kwargs, loaded), counts)
 
 

@@ -64,7 +64,8 @@ def read_seeds(
             "entry)"
         )
     if SEED.name not in inputs:
-        return [secrets.randbelow(2**32)]
+        own = kwargs.get(SEED.name)  # the entry's, for a pipeline that has the parameter
+        return [secrets.randbelow(2**32) if own is None else int(own)]
     seeds = values.numbers(inputs[SEED.name], SEED.name)
     if min(seeds) < 0:
         raise RequestError(

@@ -56,6 +56,8 @@ def run_call(
 
     pipeline = isolate(loaded.pipeline, count)
     kwargs = call.kwargs | _generator(call.seeds, loaded)
+    if loaded.signature.output_type is not None:
+        kwargs["output_type"] = loaded.signature.output_type
     notes = list(loaded.warnings)
     try:
         with collected(notes):

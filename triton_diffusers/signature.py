@@ -80,6 +80,8 @@ class Signature:
     reserved: frozenset[str]
     output_fields: Mapping[str, Tensor]
     """By the field's name in the pipeline's output class."""
+    output_type: str | None = None
+    """What to ask for instead of the pipeline's default, where that is latents and no picture."""
 
     @property
     def on_wire(self) -> tuple[Parameter, ...]:
@@ -140,6 +142,9 @@ def read_signature(cls: type) -> Signature:
         parameters=parameters,
         reserved=frozenset(n for n in names if is_reserved(n)),
         output_fields=_output_fields(call),
+        output_type=next(
+            ("pil" for p in raw if p.name == "output_type" and p.default == "latent"), None
+        ),
     )
 
 

@@ -71,12 +71,25 @@ def _run(call: PlainCall) -> PlainResult:
         pipeline.scheduler = made
     arguments = {name: _as_tensor(value) for name, value in call.inputs.items()}
     torch.manual_seed(call.seeds[0])
-    if "generator" in inspect.signature(cls.__call__).parameters:
-        generators = [torch.Generator("cpu").manual_seed(seed) for seed in call.seeds]
-        arguments["generator"] = generators[0] if len(generators) == 1 else generators
+    arguments |= _chosen(inspect.signature(cls.__call__).parameters, call.seeds)
     started = time.perf_counter()
     output = pipeline(**arguments)
     return PlainResult(read_output(output), time.perf_counter() - started)
+
+
+def _chosen(parameters: Any, seeds: tuple[int, ...]) -> dict[str, Any]:
+    """Return what a user adds who wants a certain picture, and a picture rather than latents."""
+    import torch
+
+    added: dict[str, Any] = {}
+    if "generator" in parameters:
+        generators = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+        added["generator"] = generators[0] if len(generators) == 1 else generators
+    if "seed" in parameters:
+        added["seed"] = seeds[0]
+    if "output_type" in parameters and parameters["output_type"].default == "latent":
+        added["output_type"] = "pil"
+    return added
 
 
 def _as_tensor(value: Any) -> Any:
