@@ -1,26 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One real tritonserver with six small entries, shared by the test modules that name this plugin.
-
-A module asks for it with `pytest_plugins = ("tests.server.entries",)`.
-"""
+"""Six small entries for a real tritonserver, and how a test writes and loads entries."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-import pytest
-
 from builder import main as builder
-from builder.tritonserver import Server, start_server
+from builder.tritonserver import Server
 from tests import tiny
 
 SMALL = {"height": 16, "width": 16, "num_inference_steps": 1}
@@ -79,18 +69,3 @@ def write_entries(folder: Path, entries: dict[str, Entry]) -> Path:
         call = ("--diffusers-call-kwargs", json.dumps(entry.call)) if entry.call else ()
         add_entry(repository, name, model, *call, *entry.options)
     return repository
-
-
-@pytest.fixture(scope="session")
-def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with `models` and `repository` of the shared server."""
-    return tmp_path_factory.mktemp("shared-server")
-
-
-@pytest.fixture(scope="session")
-def small_server(shared_folder: Path) -> Iterator[Server]:
-    """The shared server with every entry loaded."""
-    repository = write_entries(shared_folder, ENTRIES)
-    with start_server(repository, log=shared_folder / "server.log") as running:
-        load_all(running, list(ENTRIES))
-        yield running

@@ -19,7 +19,7 @@ from tests.server.entries import LOADS_AT_ONCE, add_entry
 from tests.server.spoiled import write_spoiled
 from tests.server.wire import PROTOCOLS, connect, infer
 
-pytest_plugins = ("tests.server.entries",)
+pytest_plugins = ("tests.server.small_server",)
 
 SERVED = [case for case in CASES if case.served]
 Refusals = dict[tuple[str, str], str]

@@ -15,7 +15,7 @@ from tests.server.broken_files import picture_array, sound_file
 from tests.server.cases import CASES, Case
 from tests.server.wire import BAD_STATUS, PROTOCOLS, connect, infer, refusal
 
-pytest_plugins = ("tests.server.entries",)
+pytest_plugins = ("tests.server.small_server",)
 
 LONGEST_MESSAGE = 2000
 GOOD: dict[str, dict[str, Any]] = {

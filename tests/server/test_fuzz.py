@@ -15,7 +15,7 @@ from builder.tritonserver import Server
 from tests.server import broken_files as files
 from tests.server.wire import BAD_STATUS, BROKEN_STATUS, PROTOCOLS, connect, infer
 
-pytest_plugins = ("tests.server.entries",)
+pytest_plugins = ("tests.server.small_server",)
 
 ROUNDS = 80
 SERVED = "served"

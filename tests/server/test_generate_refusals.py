@@ -12,7 +12,7 @@ from builder.tritonserver import Server
 from tests.server.cases.generate import JSON_CASES, JsonCase
 from tests.server.wire import post
 
-pytest_plugins = ("tests.server.entries",)
+pytest_plugins = ("tests.server.small_server",)
 
 GOOD = {"prompt": "a fox", "seed": 1, "output_format": "png", "output_base64": True}
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -91,6 +92,29 @@ def refusal(
     except InferenceServerException as error:
         return str(error.status()), error.message()
     raise AssertionError(f"served: {sorted(outputs)}")
+
+
+class Pending:
+    """A gRPC request that is under way."""
+
+    def __init__(self, client: Any, entry: str, inputs: dict[str, Any], **options: Any) -> None:
+        self._answers: queue.Queue[Any] = queue.Queue()
+        self._context = client.async_infer(
+            entry,
+            make_inputs("grpc", inputs),
+            lambda result, error: self._answers.put(error or result),
+            **options,
+        )
+
+    def cancel(self) -> None:
+        self._context.cancel()
+
+    def answer(self) -> Any:
+        """The result, or the error."""
+        return self._answers.get(timeout=TIMEOUT_S)
+
+    def is_answered(self) -> bool:
+        return not self._answers.empty()
 
 
 def post(server: Server, path: str, body: Any, timeout_s: float = TIMEOUT_S) -> tuple[int, str]:

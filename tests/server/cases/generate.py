@@ -57,5 +57,5 @@ JSON_CASES = (
     _garbled("no-body", b""),
     _garbled("deep", b'{"prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}"),
     JsonCase("words-for-image", "edits", {"prompt": "a", "image_bytes": "cat.png"}, ("base64",)),
-    JsonCase("numbers-for-image", "edits", {"prompt": "a", "image": [1, 2, 3]}, ("image",)),
+    JsonCase("numbers-for-image", "edits", {"prompt": "a", "image": [1, 2, 3]}, ("height",)),
 )
