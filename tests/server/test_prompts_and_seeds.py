@@ -8,6 +8,7 @@ import pytest
 
 from tests.parity.served import PROTOCOLS
 from tests.server.tiny_entries import ENTRIES, SMALL
+from tests.tiny import TINY
 
 FOX, KITE = "a red fox in the snow", "a kite over a field"
 CLIP = {
@@ -113,6 +114,13 @@ def test_a_drawn_seed_is_returned_and_repeats(tiny_server, protocol):
     again = tiny_server.ask("pictures", protocol, **call, seed=seed)
     np.testing.assert_array_equal(again.arrays["images"], first.arrays["images"])
     assert again.seeds == [seed]
+
+
+def test_a_drawn_seed_repeats_where_the_pipeline_has_its_own(tiny_server):
+    call = TINY["ltx-long"].inputs()
+    first = tiny_server.ask("long-clips", **call)
+    again = tiny_server.ask("long-clips", **call, seed=first.seeds[0])
+    np.testing.assert_array_equal(again.arrays["frames"], first.arrays["frames"])
 
 
 def test_a_drawn_seed_is_what_plain_diffusers_would_need(tiny_server):

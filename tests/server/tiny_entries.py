@@ -53,6 +53,7 @@ ENTRIES = {
     "wan": Entry("wan22-t2v"),
     "wan-set": Entry("wan22-t2v", {}, ("--boundary-ratio", "0.3", "--flow-shift", "5.5")),
     "clips": Entry("wan-v2v"),
+    "long-clips": Entry("ltx-long"),
     "sounds": Entry("stable-audio-variation"),
     "two-threads": Entry("sana", {}, ("--cpu-threads", "2")),
     "sana": Entry("sana-video"),

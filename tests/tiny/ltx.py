@@ -70,4 +70,21 @@ PIPELINES = (
         _components,
         lambda: _call(image=draw_picture(61, 64, 32)),
     ),
+    describe(
+        "ltx-long",
+        "LTXI2VLongMultiPromptPipeline",
+        "image-to-video",
+        _components,
+        lambda: _call(
+            cond_image=draw_picture(62, 64, 32),
+            prompt_segments=[
+                {"start_window": 0, "end_window": 0, "text": "a kite over a field"},
+                {"start_window": 1, "end_window": 2, "text": "a kite in a tree"},
+            ],
+            num_frames=17,
+            temporal_tile_size=8,
+            temporal_overlap=4,
+            skip_steps_sigma_threshold=None,
+        ),
+    ),
 )
