@@ -135,8 +135,8 @@ def say_torch_size(index: str | None) -> None:
         say("about 3 GB are downloaded, mostly torch with CUDA; this takes several minutes")
     else:
         say(
-            "torch comes from where pip is configured to look. From PyPI that is the CUDA build, about "
-            "3 GB, which this machine seems to have no use for; the CPU build is much smaller: "
+            "torch comes from where pip is configured to look. From PyPI that is the CUDA build, "
+            "about 3 GB, of little use to this machine; the CPU build is much smaller: "
             "TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu"
         )
 
