@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must not load torch does not."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder.entry import MODEL_PY
+
+HEAVY = {"torch", "diffusers", "transformers"}
+CHECK = "import sys; print(*sorted({n.partition('.')[0] for n in sys.modules}))"
+
+
+def _imported_by(code: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{CHECK}"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "triton_diffusers",
+        "triton_diffusers.client",
+        "triton_diffusers.call",
+        "triton_diffusers.engine",
+        "triton_diffusers.entry_check",
+        "triton_diffusers.loading",
+        "triton_diffusers.media",
+        "triton_diffusers.outputs",
+        "triton_diffusers.runner",
+        "builder.main",
+    ],
+)
+def test_module_imports_no_torch(module: str) -> None:
+    assert not HEAVY & _imported_by(f"import {module}")
+
+
+def test_the_client_needs_nothing_of_the_runtime() -> None:
+    assert not {"av", "soundfile", "accelerate"} & _imported_by("import triton_diffusers.client")
+
+
+def test_an_entrys_model_py_imports_no_torch(tmp_path: Path) -> None:
+    """Triton imports model.py once more to complete a config: torch is for `initialize`."""
+    spec = importlib.util.find_spec("pytriton")
+    assert spec is not None
+    assert spec.origin is not None
+    # the real module of Triton's Python backend, as the stub puts it on its path
+    backend = Path(spec.origin).parent / "tritonserver" / "backends" / "python"
+    (tmp_path / "model.py").write_text(MODEL_PY)
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(backend)!r}]; import model"
+    imported = _imported_by(f"{code}; model.TritonPythonModel.initialize")
+    assert "triton_python_backend_utils" in imported
+    assert not HEAVY & imported
