@@ -27,6 +27,7 @@ from triton_diffusers.errors import (
     RequestError,
     one_line,
 )
+from triton_diffusers.shared_memory import Room
 
 
 class TritonPythonModel:
@@ -53,6 +54,7 @@ class TritonPythonModel:
         for warning in self._loaded.warnings:
             pb_utils.Logger.log_warn(f"{self._name}: {warning}")
         self._outputs = frozenset(output["name"] for output in model_config["output"])
+        self._room = Room()
         self._engine = Engine(self._run, self._loaded.config.max_queue)
 
     def execute(self, requests: list[Any]) -> None:
@@ -78,7 +80,9 @@ class TritonPythonModel:
         call = stages.timed("inputs", lambda: read_call(job.inputs(), self._loaded))
         wire = run_call(call, self._loaded, stages, job.on_step)
         wanted = job.requested & self._outputs if job.requested else self._outputs
-        return {name: array for name, array in wire.items() if name in wanted}
+        answer = {name: array for name, array in wire.items() if name in wanted}
+        self._room.check(answer)
+        return answer
 
 
 class _Job:

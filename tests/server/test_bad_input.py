@@ -13,7 +13,7 @@ from builder.tritonserver import Server
 from tests.server import wire
 from tests.server.broken_files import picture_array, sound_file
 from tests.server.cases import CASES, Case
-from tests.server.wire import BAD_STATUS, PROTOCOLS, connect, infer, refusal
+from tests.server.wire import BAD_STATUS, BROKEN_STATUS, PROTOCOLS, connect, infer, refusal
 
 pytest_plugins = ("tests.server.small_server",)
 
@@ -62,6 +62,41 @@ def test_bad_request_is_refused_and_the_next_is_served(
     assert len(message) < LONGEST_MESSAGE
     assert "Traceback" not in message
     np.testing.assert_array_equal(_answer(client, protocol, case.entry), expected[case.entry])
+
+
+def test_an_exception_inside_the_pipeline_is_that_requests_error(
+    small_server: Server, client: Any, protocol: str, expected: dict[str, np.ndarray]
+) -> None:
+    inputs = GOOD["pictures"] | {"clip_skip": 50}  # the text encoder has two layers
+    status, message = refusal(client, protocol, "pictures", inputs)
+    assert status == BROKEN_STATUS[protocol]
+    assert "IndexError: tuple index out of range" in message
+    assert "pictures: Traceback" in small_server.log_tail()
+    np.testing.assert_array_equal(_answer(client, protocol, "pictures"), expected["pictures"])
+
+
+UNUSUAL: dict[str, dict[str, Any]] = {
+    "empty-prompt": {"prompt": ""},
+    "empty-negative": {"prompt": "a", "negative_prompt": ""},
+    "control-characters": {"prompt": "a\0b\n\t\u202e"},
+    "emoji": {"prompt": "\U0001f98a" * 50},
+    "one-empty-of-two": {"prompt": ["", "a"], "negative_prompt": ["b", ""]},
+    "largest-seed": {"prompt": "a", "seed": 2**63 - 1},
+    "seed-zero": {"prompt": "a", "seed": 0},
+    "seed-per-output": {"prompt": ["a", "b"], "seed": [3, 3]},
+    "guidance-zero": {"prompt": "a", "guidance_scale": 0.0},
+    "guidance-negative": {"prompt": "a", "guidance_scale": -3.0},
+    "extra-empty": {"prompt": "a", "extra": "{}"},
+    "tensor-format": {"prompt": "a", "output_format": "tensor"},
+}
+
+
+@pytest.mark.parametrize("name", list(UNUSUAL))
+def test_unusual_requests_are_served(client: Any, protocol: str, name: str) -> None:
+    outputs = infer(client, protocol, "pictures", UNUSUAL[name])
+    prompts = UNUSUAL[name]["prompt"]
+    count = len(prompts) if isinstance(prompts, list) else 1
+    assert outputs["images"].shape == (count, 16, 16, 3)
 
 
 def test_there_are_enough_cases() -> None:
