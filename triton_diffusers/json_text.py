@@ -22,7 +22,7 @@ def read_json_object(text: str) -> dict[str, Any]:
             f'malformed JSON ({error}); write a JSON object such as {{"a": 1}}'
         ) from None
     if not isinstance(value, dict):
-        raise ValueError(f'{type(value).__name__}; write a JSON object such as {{"a": 1}}')
+        raise ValueError(f'expected a JSON object such as {{"a": 1}}, got {text[:80]!r}')
     _check(value, 0)
     return value
 

@@ -133,7 +133,7 @@ def test_an_unknown_hub_id_without_network_names_the_ways_out(run, tmp_path, mon
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("TYPE_FP64 dims: [ 1 ]", "TYPE_FP32 dims: [ 1 ]", "another type or shape for"),
+        ("TYPE_FP64 dims: [ 1 ]", "TYPE_FP32 dims: [ 1 ]", "instead of TYPE_FP64 [1]"),
         ('name: "strength"', 'name: "strenght"', "input lacks strength"),
         ('backend: "python"', 'backend: "onnxruntime"', "backend is 'onnxruntime'"),
         ("max_batch_size: 0", "max_batch_size: 8", "max_batch_size is 8"),
