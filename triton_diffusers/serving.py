@@ -81,6 +81,12 @@ class TritonPythonModel:
         wire = run_call(call, self._loaded, stages, job.on_step)
         wanted = job.requested & self._outputs if job.requested else self._outputs
         answer = {name: array for name, array in wire.items() if name in wanted}
+        if not answer:
+            asked, there = (", ".join(sorted(names)) for names in (job.requested, wire))
+            raise RequestError(
+                f"none of the outputs asked for ({asked}) comes with this output_format; there are "
+                f"{there}"
+            )
         self._room.check(answer)
         return answer
 

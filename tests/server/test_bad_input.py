@@ -99,6 +99,19 @@ def test_unusual_requests_are_served(client: Any, protocol: str, name: str) -> N
     assert outputs["images"].shape == (count, 16, 16, 3)
 
 
+@pytest.mark.parametrize(
+    ("output", "file_format"), [("media", "tensor"), ("images", "png")], ids=["media", "images"]
+)
+def test_an_output_that_does_not_come_is_an_error(
+    client: Any, protocol: str, output: str, file_format: str
+) -> None:
+    inputs = GOOD["pictures"] | {"output_format": file_format}
+    status, message = refusal(client, protocol, "pictures", inputs, wanted=[output])
+    assert status == BAD_STATUS[protocol]
+    assert output in message
+    assert "output_format" in message
+
+
 def test_there_are_enough_cases() -> None:
     assert len(CASES) >= 60
     assert len({case.entry for case in CASES}) >= 4

@@ -73,7 +73,9 @@ def make_inputs(protocol: str, inputs: Mapping[str, Any]) -> list[Any]:
 def infer(
     client: Any, protocol: str, entry: str, inputs: Mapping[str, Any], **options: Any
 ) -> dict[str, np.ndarray]:
-    """Every output tensor of one request. Raises InferenceServerException."""
+    """Every output tensor of one request, or those of `wanted`. Raises InferenceServerException."""
+    if wanted := options.pop("wanted", None):
+        options["outputs"] = [_CLIENTS[protocol].InferRequestedOutput(name) for name in wanted]
     if protocol == "grpc":
         options.setdefault("client_timeout", TIMEOUT_S)
     result = client.infer(entry, make_inputs(protocol, inputs), **options)

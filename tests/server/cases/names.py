@@ -34,6 +34,12 @@ CASES = (
     _parameter("parameter-load-time", "dtype", "float16", "load-time", "config.pbtxt"),
     _parameter("parameter-load-time-wan", "boundary_ratio", "0.9", "load-time", "config.pbtxt"),
     _parameter("parameter-limit", "max_steps", 10**6, "load-time", "config.pbtxt"),
+    Case(
+        "no-ip-adapter",
+        "pictures",
+        FOX | {"ip_adapter_image": picture_array},
+        ("ip_adapter_image", "leave"),
+    ),
     Case("missing-image", "edits", FOX, ("image", "image_bytes", "not sent")),
     Case(
         "image-and-image-bytes",
