@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image, video and audio files <-> arrays, with limits that hold before memory is taken."""
+"""Image, video and audio files that callers send -> pictures and arrays.
+
+The limits hold before memory is taken: a small file may hold a huge picture.
+"""
 
 import base64
 import binascii
 import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +23,10 @@ BASE64_LETTERS = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_\r\n"
 )
 MAX_AUDIO_SAMPLES = 2**27
+SOUND_MARKS = (b"RIFF", b"RF64", b"fLaC", b"OggS")
+"""How WAV, FLAC and Ogg files start; other readers of libsndfile write to the server's log."""
 PICTURE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Those that Pillow decodes itself: for others it would start programs (EPS) or guess."""
-Image.MAX_IMAGE_PIXELS = None
-"""Pillow's own limit, which the entry's replaces."""
 VIDEO_CONTAINERS = ((4, b"ftyp", "mov"), (0, b"\x1a\x45\xdf\xa3", "matroska"), (8, b"AVI ", "avi"))
 """(offset, mark, demuxer). FFmpeg's own guess would include playlists, which name other files."""
 
@@ -65,15 +71,20 @@ def decode_image(data: bytes, name: str, limits: Limits) -> Image.Image:
     the pixels are decoded.
     """
     try:
-        image = Image.open(io.BytesIO(data), formats=PICTURE_FORMATS)
-        _check_pixels(image.size, name, limits)
-        return ImageOps.exif_transpose(image).convert("RGB")
+        with _pillow_limit(limits):
+            image = Image.open(io.BytesIO(data), formats=PICTURE_FORMATS)
+            _check_pixels(image.size, name, limits)
+            return ImageOps.exif_transpose(image).convert("RGB")
+    except RequestError:
+        raise
+    except Image.DecompressionBombError:
+        raise _too_many_pixels(name, limits) from None
     except UnidentifiedImageError:
         raise RequestError(
             f"input '{name}': {len(data)} bytes that are no image; send the content of a PNG, JPEG "
             "or WebP file, its base64, or a data: URL"
         ) from None
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+    except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
         raise RequestError(f"input '{name}': broken image file ({error}); send it again") from None
 
 
@@ -84,6 +95,8 @@ def decode_video(data: bytes, name: str, limits: Limits) -> list[Image.Image]:
         frames = frames or _av_frames(data, name, limits)
     except RequestError:
         raise
+    except Image.DecompressionBombError:
+        raise _too_many_pixels(name, limits) from None
     except Exception as error:
         raise RequestError(
             f"input '{name}': no readable video ({error}); send the content of an MP4 or GIF file, "
@@ -102,6 +115,8 @@ def decode_audio(data: bytes, name: str, limits: Limits) -> tuple[Array, int]:
     import soundfile
 
     try:
+        if not data.startswith(SOUND_MARKS):
+            raise RuntimeError("no sound file")
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _check_length(file.frames, file.channels, file.samplerate, name, limits)
             samples = file.read(dtype="float32", always_2d=True)
@@ -115,73 +130,6 @@ def decode_audio(data: bytes, name: str, limits: Limits) -> tuple[Array, int]:
         ) from None
 
 
-def encode_image(pixels: Array, file_format: str, quality: int | None) -> bytes:
-    """Encode uint8 [H, W, C] as png, jpeg or webp; quality 1-100 for the last two."""
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-    if file_format == "jpeg" and image.mode not in ("L", "RGB"):
-        image = image.convert("RGB")
-    options: dict[str, Any] = (
-        {} if quality is None or file_format == "png" else {"quality": quality}
-    )
-    if file_format == "png":
-        options["compress_level"] = (
-            1  # a third of the time of the default for about 10 % more bytes
-        )
-    buffer = io.BytesIO()
-    image.save(buffer, format=file_format.upper(), **options)
-    return buffer.getvalue()
-
-
-def encode_video(frames: Array, file_format: str, fps: float) -> bytes:
-    """Encode uint8 [F, H, W, 3] as mp4 (H.264) or gif."""
-    if file_format == "gif":
-        return _encode_gif(frames, fps)
-    from fractions import Fraction
-
-    import av
-
-    buffer = io.BytesIO()
-    with av.open(buffer, "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
-        stream.height, stream.width = frames.shape[1:3]
-        odd = stream.height % 2 or stream.width % 2
-        stream.pix_fmt = "yuv444p" if odd else "yuv420p"  # 4:2:0 needs even sides
-        for pixels in frames:
-            for packet in stream.encode(av.VideoFrame.from_ndarray(_rgb(pixels), format="rgb24")):
-                container.mux(packet)
-        for packet in stream.encode():
-            container.mux(packet)
-    return buffer.getvalue()
-
-
-def encode_audio(samples: Array, file_format: str, sampling_rate: int) -> bytes:
-    """Encode float32 [channels, samples] as wav or flac (16 bit)."""
-    import soundfile
-
-    buffer = io.BytesIO()
-    soundfile.write(buffer, samples.T, sampling_rate, format=file_format.upper(), subtype="PCM_16")
-    return buffer.getvalue()
-
-
-def _rgb(pixels: Array) -> Array:
-    rgb = np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels[..., :3]
-    return np.ascontiguousarray(rgb)
-
-
-def _encode_gif(frames: Array, fps: float) -> bytes:
-    images = [Image.fromarray(_rgb(pixels)) for pixels in frames]
-    buffer = io.BytesIO()
-    images[0].save(
-        buffer,
-        format="GIF",
-        save_all=True,
-        append_images=images[1:],
-        duration=round(1000 / fps),
-        loop=0,
-    )
-    return buffer.getvalue()
-
-
 def _from_base64(data: bytes, name: str) -> bytes:
     compact = b"".join(data.split())
     try:
@@ -192,6 +140,26 @@ def _from_base64(data: bytes, name: str) -> bytes:
         raise RequestError(
             f"input '{name}': neither file content nor valid base64 ({error})"
         ) from None
+
+
+@contextmanager
+def _pillow_limit(limits: Limits) -> Iterator[None]:
+    """Let Pillow stop at the entry's limit, also where a later frame enlarges the canvas."""
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = (limits.max_pixels + 1) // 2  # it warns there and stops at twice that
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def _too_many_pixels(name: str, limits: Limits) -> RequestError:
+    return RequestError(
+        f"input '{name}': more than {limits.max_pixels} pixels (max_input_pixels of the entry); "
+        "send a smaller picture"
+    )
 
 
 def _check_pixels(size: tuple[int, int], name: str, limits: Limits) -> None:
@@ -242,7 +210,7 @@ def _check_length(frames: int, channels: int, rate: int, name: str, limits: Limi
 
 def _gif_frames(data: bytes, name: str, limits: Limits) -> list[Image.Image]:
     frames: list[Image.Image] = []
-    with Image.open(io.BytesIO(data), formats=("GIF",)) as image:
+    with _pillow_limit(limits), Image.open(io.BytesIO(data), formats=("GIF",)) as image:
         _check_pixels(image.size, name, limits)
         for frame in ImageSequence.Iterator(image):
             _check_frame(frame.size, len(frames) + 1, name, limits)

@@ -74,8 +74,8 @@ def _read_fps(
     parameters = loaded.signature.parameters
     if FPS.name in inputs and FPS.name not in parameters:
         fps = values.single(values.numbers(inputs[FPS.name], FPS.name), FPS.name)
-        if not 0 < fps <= 1000:
-            raise RequestError(f"input 'fps': {fps}; send a number above 0 and up to 1000")
+        if not 0.1 <= fps <= 1000:
+            raise RequestError(f"input 'fps': {fps}; send a number from 0.1 to 1000")
         return float(fps)
     for name in (FPS.name, "frame_rate"):
         own = kwargs.get(name, parameters[name].default if name in parameters else None)

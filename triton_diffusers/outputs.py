@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from triton_diffusers import media
+from triton_diffusers import encoding
 from triton_diffusers.arrays import Array
 from triton_diffusers.contract import (
     AUDIO_FORMATS,
@@ -112,15 +112,17 @@ def _encode(value: Any, options: OutputOptions, rate: int | None, on_nan: OnNan)
     if options.file_format in AUDIO_FORMATS:
         if rate is None:
             raise RequestError("this pipeline does not tell its sampling rate; send 'tensor'")
-        files = [media.encode_audio(a, options.file_format, rate) for a in waveforms(value)]
+        files = [encoding.encode_audio(a, options.file_format, rate) for a in waveforms(value)]
     elif options.file_format in VIDEO_FORMATS:
         videos = read_pictures(value, on_nan)
         videos = [np.stack(videos)] if videos[0].ndim == 3 else videos
-        files = [media.encode_video(v, options.file_format, options.fps) for v in videos]
+        files = [encoding.encode_video(v, options.file_format, options.fps) for v in videos]
     else:
         flat = [p.reshape(-1, *p.shape[-3:]) for p in read_pictures(value, on_nan)]
         files = [
-            media.encode_image(p, options.file_format, options.quality) for ps in flat for p in ps
+            encoding.encode_image(p, options.file_format, options.quality)
+            for ps in flat
+            for p in ps
         ]
     if options.as_base64:
         files = [base64.b64encode(f) for f in files]

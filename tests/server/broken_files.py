@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 
 from tests.tiny.media import draw_clip, draw_picture
-from triton_diffusers import media
+from triton_diffusers import encoding
 
 
 def image_file(file_format: str, width: int = 32, height: int = 32) -> bytes:
@@ -49,7 +49,7 @@ def png_text_bomb(size: int = 32 * 2**20) -> bytes:
 def video_file(frames: int, file_format: str = "mp4", width: int = 16, height: int = 16) -> bytes:
     """A clip as mp4 or gif."""
     clip = np.stack([np.asarray(i) for i in draw_clip(frames, 3, width, height)])
-    return media.encode_video(clip, file_format, 8.0)
+    return encoding.encode_video(clip, file_format, 8.0)
 
 
 def gif_bomb(side: int = 60_000) -> bytes:
@@ -59,10 +59,20 @@ def gif_bomb(side: int = 60_000) -> bytes:
     return bytes(content)
 
 
+def growing_gif(width: int = 60_000, height: int = 60_000) -> bytes:
+    """A small GIF whose second frame enlarges the canvas."""
+    content = bytearray(video_file(3, "gif"))
+    second = content.index(b"\x2c", content.index(b"\x2c") + 500)
+    while content[second + 1 : second + 9] != struct.pack("<HHHH", 0, 0, 16, 16):
+        second = content.index(b"\x2c", second + 1)
+    content[second + 1 : second + 9] = struct.pack("<HHHH", 0, 0, width, height)
+    return bytes(content)
+
+
 def sound_file(file_format: str, samples: int = 800, rate: int = 800) -> bytes:
     """Noise as wav or flac."""
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, (1, samples)).astype(np.float32)
-    return media.encode_audio(noise, file_format, rate)
+    return encoding.encode_audio(noise, file_format, rate)
 
 
 def wav_bomb() -> bytes:
@@ -83,7 +93,7 @@ def flac_bomb(total: int = 2**36 - 1) -> bytes:
 
 def silence(seconds: int, rate: int = 48_000) -> bytes:
     """Long silence, which FLAC makes tiny."""
-    return media.encode_audio(np.zeros((1, seconds * rate), np.float32), "flac", rate)
+    return encoding.encode_audio(np.zeros((1, seconds * rate), np.float32), "flac", rate)
 
 
 def animated_webp(frames: int = 3) -> bytes:

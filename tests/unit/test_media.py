@@ -13,15 +13,13 @@ import pytest
 from PIL import Image
 
 from tests.server import broken_files as files
+from triton_diffusers.encoding import encode_audio, encode_image, encode_video
 from triton_diffusers.errors import RequestError
 from triton_diffusers.media import (
     Limits,
     decode_audio,
     decode_image,
     decode_video,
-    encode_audio,
-    encode_image,
-    encode_video,
     read_file,
 )
 
@@ -130,6 +128,7 @@ REFUSED_VIDEOS = {
     "cut": lambda: files.truncated(files.video_file(5)),
     "noise": lambda: files.scrambled(files.video_file(5)),
     "gif-bomb": files.gif_bomb,
+    "gif-that-grows": lambda: files.growing_gif(70, 70),
     "mp4-long": lambda: files.video_file(13),
     "gif-long": lambda: files.video_file(13, "gif"),
     "mp4-large": lambda: files.video_file(2, "mp4", 66, 64),

@@ -61,7 +61,7 @@ CASES = (
         "fps-zero",
         "clips",
         FOX | {"video": np.zeros((1, 16, 16, 3), np.uint8), "fps": 0.0},
-        ("fps", "above 0"),
+        ("fps", "0.1 to 1000"),
     ),
     Case(
         "fps-nan",

@@ -32,6 +32,7 @@ CASES = (
     _video("mp4-head-only", lambda: files.video_file(5)[:32], "MP4 or GIF"),
     _video("gif-truncated", lambda: truncated(files.video_file(5, "gif"), 0.1), "MP4 or GIF"),
     _video("gif-bomb", files.gif_bomb, "max_input_pixels"),
+    _video("gif-that-grows", files.growing_gif, "max_input_pixels"),
     _video("mp4-too-many-frames", lambda: files.video_file(300), "8 frames", "max_frames"),
     _video("gif-too-many-frames", lambda: files.video_file(50, "gif"), "8 frames", "max_frames"),
     _video("wav", lambda: files.sound_file("wav"), "no video"),

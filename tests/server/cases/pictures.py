@@ -39,11 +39,11 @@ CASES = (
         _case(f"{f}-scrambled", lambda f=f: files.scrambled(image_file(f)), "send")
         for f in ("png", "jpeg", "webp")
     ),
-    _case("png-bomb", files.png_bomb, "50000 x 50000", "max_input_pixels", "smaller"),
-    _case("png-bomb-in-base64", _in_base64(files.png_bomb), "50000 x 50000"),
+    _case("png-bomb", files.png_bomb, "max_input_pixels", "smaller"),
+    _case("png-bomb-in-base64", _in_base64(files.png_bomb), "max_input_pixels"),
     _case("png-just-too-large", lambda: files.png_bomb(1025, 1024), "max_input_pixels"),
     _case("png-text-bomb", files.png_text_bomb, "broken"),
-    _case("gif-bomb", files.gif_bomb, "60000 x 60000", "max_input_pixels"),
+    _case("gif-bomb", files.gif_bomb, "max_input_pixels"),
     _case("zero-wide-png", lambda: files.png_bomb(0, 5), "send"),
     _case("too-many-bytes", bytes(100_000), "65536", "max_input_bytes", "smaller"),
     _case("too-many-bytes-in-base64", _in_base64(lambda: bytes(80_000)), "max_input_bytes"),
