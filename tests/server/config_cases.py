@@ -190,7 +190,6 @@ CASES = (
         "class-near-miss",
         _set("pipeline_class", "StableDifusionPipeline"),
         ("StableDifusionPipeline", "Did you mean 'StableDiffusionPipeline'"),
-        served=True,
     ),
     ConfigCase(
         "class-no-pipeline", _set("pipeline_class", "UNet2DModel"), ("UNet2DModel", "no pipeline")
