@@ -357,11 +357,19 @@ def test_the_server_is_told_the_timeout(client):
     assert client.generate().info["timeout_us"] == 0
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C interrupts, also where a shell started the tests in the background and ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("entry", ["echo", "stream"])
-def test_ctrl_c_cancels(connect, entry):
+def test_ctrl_c_cancels(connect, entry, ctrl_c):
     client = connect("grpc", entry)
     before = client.generate().info["cancelled"]
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer = threading.Timer(0.5, ctrl_c)
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         client.generate(behave="sleep 10", timeout_s=20)
