@@ -48,7 +48,7 @@ import diffusers, json, pathlib
 name = json.loads((pathlib.Path(sys.argv[1]) / "model_index.json").read_text())["_class_name"]
 getattr(diffusers, name).from_pretrained(sys.argv[1])
 """
-IMAGE_CALL = {"prompt": "a fox", "height": 512, "width": 512, "num_inference_steps": 1}
+IMAGE_CALL = {"prompt": "seven", "height": 512, "width": 512, "num_inference_steps": 1}
 VIDEO_CALL = {
     "prompt": "a kite",
     "height": 704,
@@ -155,12 +155,8 @@ def bench_overhead(args: argparse.Namespace) -> int:
 
 def write_entries(repository: Path, folder: Path) -> None:
     """Write two real pipelines, quick for the size of what they return, and the floor."""
-    from tests.tiny import save
-
-    for name, model in (
-        ("image", save("stable-diffusion", folder / "stable-diffusion")),
-        ("video", save_video_pipeline(folder / "ltx")),
-    ):
+    demo = ROOT / "model_repository" / "demo" / "pipeline"
+    for name, model in (("image", demo), ("video", save_video_pipeline(folder / "ltx"))):
         command = [*BUILDER, "add-model", str(model), "--name", name, "--repository"]
         subprocess.run([*command, str(repository)], check=True, timeout=300, capture_output=True)
     floor = repository / "floor"

@@ -73,6 +73,13 @@ class Shape:
         return "dict" in self.names
 
     @property
+    def nested_type(self) -> type | None:
+        """dict or list, where nothing else is allowed."""
+        if self.leaves == {("dict", 0)}:
+            return dict
+        return list if self.only_list else None
+
+    @property
     def has_any(self) -> bool:
         """Whether anything is allowed."""
         return "Any" in self.names

@@ -14,6 +14,7 @@ from triton_diffusers import values
 from triton_diffusers.arrays import Array
 from triton_diffusers.config import ServeConfig, options
 from triton_diffusers.contract import (
+    BYTES_SUFFIX,
     EXTRA,
     MEDIA,
     OUTPUT_BASE64,
@@ -73,12 +74,19 @@ def refuse_parameters(parameters: Mapping[str, Any], signature: Signature) -> No
                 f"request parameter '{name}': send it as an input tensor (on /generate: of the "
                 "right JSON type, a list where the input is one), not as a parameter"
             )
-        accepted = (*signature.parameters, *_OWN)
+        accepted = (*_sendable(signature), *_OWN)
         raise RequestError(unknown("request parameter", name, signature.pipeline_class, accepted))
 
 
 _OWN = (SEED.name, EXTRA.name, OUTPUT_FORMAT.name, OUTPUT_QUALITY.name, OUTPUT_BASE64.name)
 _LOAD_TIME = frozenset(option.name for option in options())
+
+
+def _sendable(signature: Signature) -> list[str]:
+    """Return the names that a request may carry, tensors left out and files included."""
+    sent = [p for p in signature.parameters.values() if p.kind is not Kind.TENSOR]
+    files = [p.name + BYTES_SUFFIX for p in sent if p.kind in MEDIA]
+    return [p.name for p in sent] + files
 
 
 def _elsewhere(name: str) -> str | None:
@@ -133,12 +141,14 @@ def _from_extra(
     if EXTRA.name not in inputs:
         return {}
     extra = values.json_object(inputs[EXTRA.name], EXTRA.name, config)
-    open_names = [n for n, p in signature.parameters.items() if p.kind not in (Kind.TENSOR,)]
+    open_names = _sendable(signature)
     for name in extra:
         hint = _elsewhere(name)
         parameter = signature.parameters.get(name)
         if hint:
             raise RequestError(f"input 'extra': {hint}")
+        if extra[name] is None and parameter is not None and not parameter.required:
+            continue  # None is a value that only JSON can carry
         if name in _OWN or (parameter is not None and parameter.kind in WIRE):
             raise RequestError(f"input 'extra': '{name}' has an input of its own; send it there")
         if parameter is None:
@@ -148,6 +158,7 @@ def _from_extra(
             )
         if parameter.kind is Kind.TENSOR:
             raise RequestError(f"input 'extra': '{name}' is a tensor or object; JSON carries none")
+        extra[name] = values.json_value(parameter, extra[name])
     return extra
 
 
@@ -173,6 +184,8 @@ def _merge(sent: Mapping[str, Any], loaded: LoadedPipeline) -> dict[str, Any]:
 
 
 def _entry_value(parameter: Parameter, value: Any) -> Any:
+    if parameter.kind is Kind.JSON and value is not None:
+        return values.json_value(parameter, value)
     if parameter.as_tuple and isinstance(value, list):
         return tuple(value)
     return values.chosen(parameter, value) if parameter.enum else value

@@ -62,6 +62,13 @@ def _check_type(parameter: Parameter, value: Any) -> None:
     if kind is Kind.TENSOR or kind in MEDIA:
         what = "a tensor" if kind is Kind.TENSOR else f"an input file ({kind.value})"
         raise ConfigError(f"{OPTION}: '{name}' is {what}; JSON carries none; remove it")
+    if parameter.nested_type and kind is Kind.JSON and value is not None:
+        if not isinstance(value, parameter.nested_type):
+            wanted = "object" if parameter.nested_type is dict else "list"
+            raise ConfigError(
+                f"{OPTION}: '{name}' must be a JSON {wanted}, not {json.dumps(value)[:80]}"
+            )
+        return
     accepted = FITTING.get(kind)
     if accepted is None or value is None:
         return

@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from triton_diffusers.arrays import Array
+from triton_diffusers.errors import RequestError
 
 
 def encode_image(pixels: Array, file_format: str, quality: int | None) -> bytes:
@@ -22,7 +23,13 @@ def encode_image(pixels: Array, file_format: str, quality: int | None) -> bytes:
     elif quality is not None:
         options["quality"] = quality
     buffer = io.BytesIO()
-    image.save(buffer, format=file_format.upper(), **options)
+    try:
+        image.save(buffer, format=file_format.upper(), **options)
+    except (OSError, ValueError) as error:  # a format has its largest size
+        raise RequestError(
+            f"{image.width} x {image.height} pixels do not fit into {file_format} ({error}); send "
+            "output_format png"
+        ) from None
     return buffer.getvalue()
 
 
@@ -70,7 +77,7 @@ def _encode_gif(frames: Array, fps: float) -> bytes:
         format="GIF",
         save_all=True,
         append_images=images[1:],
-        duration=round(1000 / fps),
+        duration=max(10, round(1000 / fps)),  # the format counts in hundredths of a second
         loop=0,
     )
     return buffer.getvalue()

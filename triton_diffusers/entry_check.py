@@ -28,6 +28,8 @@ def check_entry(
     signature = read_signature(pipeline_class)
     decoupled = bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
     problems = []
+    if batch := int(model_config.get("max_batch_size", 0)):
+        problems.append(f"max_batch_size is {batch}, it must be 0")
     for block, expected in (
         ("input", entry_inputs(signature)),
         ("output", entry_outputs(signature, decoupled)),

@@ -64,8 +64,8 @@ def read_file(element: Any, name: str, limits: Limits) -> bytes:
     return data
 
 
-def decode_image(data: bytes, name: str, limits: Limits) -> Image.Image:
-    """Decode one image file to RGB, turned upright, as diffusers' `load_image` does.
+def decode_image(data: bytes, name: str, limits: Limits, mode: str = "RGB") -> Image.Image:
+    """Decode one image file to RGB or RGBA, turned upright, as diffusers' `load_image` does.
 
     Raises RequestError for a broken, truncated or too large image; the size is checked before
     the pixels are decoded.
@@ -74,7 +74,7 @@ def decode_image(data: bytes, name: str, limits: Limits) -> Image.Image:
         with _pillow_limit(limits):
             image = Image.open(io.BytesIO(data), formats=PICTURE_FORMATS)
             _check_pixels(image.size, name, limits)
-            return ImageOps.exif_transpose(image).convert("RGB")
+            return ImageOps.exif_transpose(image).convert(mode)
     except RequestError:
         raise
     except Image.DecompressionBombError:

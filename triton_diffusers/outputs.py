@@ -29,7 +29,7 @@ from triton_diffusers.pictures import float32, read_pictures, stack
 
 OnNan = Callable[[], None]
 
-PICTURE_FIELDS = (IMAGES.name, "image", "rgb", "prediction")
+PICTURE_FIELDS = (IMAGES.name, "image", "rgb")
 VIDEO_FIELDS = (FRAMES.name, "video")
 AUDIO_FIELDS = (AUDIOS.name, "audio", "sound")
 
@@ -132,7 +132,9 @@ def _encode(value: Any, options: OutputOptions, rate: int | None, on_nan: OnNan)
 def _to_array(value: Any, tensor: Tensor, on_nan: OnNan) -> Array | None:
     if tensor in (IMAGES, FRAMES):
         array = stack(read_pictures(value, on_nan))
-        return array[None] if tensor is FRAMES and array.ndim == 4 else array
+        if tensor is IMAGES:  # the layers or views of one picture are pictures too
+            return array.reshape(-1, *array.shape[-3:])
+        return array[None] if array.ndim == 4 else array
     if tensor is NSFW:
         flags = np.atleast_1d(np.asarray(value, np.object_))
         return None if any(f is None for f in flags.flat) else flags.astype(np.bool_)

@@ -5,6 +5,7 @@ Nearly every pipeline drives `self.progress_bar`, many more than take a callback
 total, ticks once a step, and may raise to stop the call.
 """
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,6 +33,27 @@ class StepBar(tqdm):  # type: ignore[misc]  # tqdm has no types
         for element in self.iterable:
             yield element
             self.update()
+
+
+@contextlib.contextmanager
+def restored_on_failure(pipeline: Any) -> Iterator[None]:
+    """Put back the attention processors that a call set and, because it failed, left behind.
+
+    Perturbed-attention pipelines and some others change the shared denoiser while they run.
+    """
+    before = {
+        name: dict(component.attn_processors)
+        for name, component in pipeline.components.items()
+        if hasattr(component, "attn_processors") and hasattr(component, "set_attn_processor")
+    }
+    try:
+        yield
+    except BaseException:
+        for name, processors in before.items():
+            component = getattr(pipeline, name)
+            if any(component.attn_processors.get(n) is not p for n, p in processors.items()):
+                component.set_attn_processor(dict(processors))
+        raise
 
 
 def isolate(pipeline: Any, on_step: OnStep) -> Any:

@@ -19,7 +19,7 @@ from triton_diffusers.load_errors import missing_package
 from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.notices import collected
 from triton_diffusers.outputs import to_wire
-from triton_diffusers.progress import isolate
+from triton_diffusers.progress import isolate, restored_on_failure
 
 CHECKERS = {"diffusers", "transformers"}
 """Packages that look at a pipeline's inputs before its first step."""
@@ -60,7 +60,7 @@ def run_call(
         kwargs["output_type"] = loaded.signature.output_type
     notes = list(loaded.warnings)
     try:
-        with collected(notes):
+        with collected(notes), restored_on_failure(loaded.pipeline):
             result = stages.timed("pipeline", lambda: pipeline(**kwargs))
     except CancelledError:
         raise
@@ -137,7 +137,7 @@ def _explained(error: Exception, call: Call, loaded: LoadedPipeline, started: bo
         f"'{n}' has {c}" for n, c in call.counts.items() if n != "prompt" and c not in (1, prompts)
     ]
     said = f"(it said: {type(error).__name__}: {text})"
-    if off:
+    if off and isinstance(error, RuntimeError | ValueError | AssertionError):
         return RequestError(
             f"{name} cannot take these counts together: 'prompt' has {prompts}, {', '.join(off)}; "
             f"send one, or one per prompt {said}"

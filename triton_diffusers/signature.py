@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,12 @@ class Parameter:
     """A media parameter annotated as a tensor only."""
     choices: tuple[str, ...] = ()
     enum: type | None = None
+    nested_type: type | None = None
+    """dict or list, where a JSON parameter can be nothing else."""
+    file_mode: str = "RGB"
+    """The mode that picture files are decoded to."""
+    video_tensor: Callable[[str, list[Any]], Any] | None = None
+    """How frames become a tensor, where the family differs from diffusers' usual [1,F,C,H,W]."""
     call_name: str = ""
     """The name in `__call__` where a family gives the parameter another name on the wire."""
 
@@ -125,7 +131,12 @@ def read_signature(cls: type) -> Signature:
     parameters = {}
     for parameter in raw:
         if not is_reserved(parameter.name):
-            parameters[parameter.name] = _read_parameter(parameter, call, names)
+            read = _read_parameter(parameter, call, names)
+            if family:
+                read = dataclasses.replace(
+                    read, file_mode=family.file_mode, video_tensor=family.video_tensor
+                )
+            parameters[parameter.name] = read
     for alias, target in (family.aliases if family else {}).items():
         if alias not in parameters and target in parameters:
             parameters[alias] = dataclasses.replace(
@@ -200,6 +211,7 @@ def _read_parameter(raw: inspect.Parameter, call: Any, names: set[str]) -> Param
         as_tensor=kind in MEDIA and not shape.has_image and shape.has_tensor,
         choices=shape.choices,
         enum=shape.enum,
+        nested_type=shape.nested_type,
     )
 
 

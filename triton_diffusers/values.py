@@ -89,6 +89,29 @@ def chosen(parameter: Parameter, value: Any) -> Any:
     return value
 
 
+def json_value(parameter: Parameter, value: Any) -> Any:
+    """Return a value from JSON as the pipeline's own default has it.
+
+    Raises RequestError for one that is no object (or no list) where only that fits. Keys of JSON
+    are text; where the default's keys are numbers, they become numbers.
+    """
+    wanted = parameter.nested_type
+    if wanted is not None and not isinstance(value, wanted):
+        kind = "object" if wanted is dict else "list"
+        raise RequestError(
+            f"argument '{parameter.name}': {type(value).__name__}; send a JSON {kind}"
+        )
+    keys = parameter.default if isinstance(parameter.default, dict) else {}
+    if isinstance(value, dict) and keys and all(isinstance(k, int) for k in keys):
+        try:
+            return {int(key): element for key, element in value.items()}
+        except ValueError:
+            raise RequestError(
+                f"argument '{parameter.name}': its keys are numbers, such as {next(iter(keys))}"
+            ) from None
+    return value
+
+
 def json_object(array: Array, name: str, config: ServeConfig) -> dict[str, Any]:
     """Read an input that holds one JSON object. Raises RequestError."""
     text = single(texts(array, name, config), name)
@@ -119,7 +142,8 @@ def read_media(
         images = _decode_files(parameter, inputs[files], files, config)
     if parameter.kind is Kind.VIDEO:
         media.check_frames(len(images), name if name in inputs else files, _limits(config))
-        return (_video_tensor(images) if parameter.as_tensor else images), 1, None
+        tensor = parameter.video_tensor or _video_tensor
+        return (tensor(name, images) if parameter.as_tensor else images), 1, None
     return one_or_many(parameter, images), len(images), None
 
 
@@ -160,12 +184,12 @@ def _decode_files(
         return media.decode_video(contents[0], name, limits)
     images: list[Image.Image] = []
     for content in contents:
-        images.append(media.decode_image(content, name, limits))
+        images.append(media.decode_image(content, name, limits, parameter.file_mode))
         media.check_pixels_in_all(sum(i.width * i.height for i in images), name, limits)
     return images
 
 
-def _video_tensor(images: list[Image.Image]) -> Any:
+def _video_tensor(_name: str, images: list[Image.Image]) -> Any:
     """Return float32 [1, F, C, H, W], 0..1, as diffusers' VideoProcessor takes it."""
     import torch
 

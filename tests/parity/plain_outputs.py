@@ -27,8 +27,9 @@ def _is_only_none(value: Any) -> bool:
 
 
 def _read_images(value: Any) -> np.ndarray:
-    """uint8 [N, height, width, channels]; one more axis for several pictures per output."""
-    return _pixels(value, axes=4)
+    """uint8 [N, height, width, channels]; several pictures of one output count as outputs."""
+    pixels = _pixels(value, axes=4)
+    return pixels.reshape(-1, *pixels.shape[-3:])
 
 
 def _read_frames(value: Any) -> np.ndarray:
