@@ -53,6 +53,18 @@ def test_precedence() -> None:
     }
 
 
+def test_extra_carries_none() -> None:
+    entry = loaded(call_kwargs={"guidance_scale": 1.0})
+    call = _call(entry, prompt="a", extra='{"guidance_scale": null, "negative_prompt": null}')
+    assert call.kwargs == {"prompt": "a", "guidance_scale": None, "negative_prompt": None}
+
+
+@pytest.mark.parametrize("value", ['"x"', "[1]", "3"])
+def test_a_dictionary_is_a_dictionary(value: str) -> None:
+    with pytest.raises(RequestError, match="send a JSON object"):
+        _call(prompt="a", extra=f'{{"attention_kwargs": {value}}}')
+
+
 def test_extra_carries_what_has_no_input() -> None:
     call = _call(prompt="a", extra='{"attention_kwargs": {"scale": 0.5}}')
     assert call.kwargs["attention_kwargs"] == {"scale": 0.5}
