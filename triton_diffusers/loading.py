@@ -19,6 +19,7 @@ from triton_diffusers.devices import check_device
 from triton_diffusers.errors import ConfigError, one_line, unknown
 from triton_diffusers.load_errors import dummy_backends, explain_load, install
 from triton_diffusers.notices import quiet_loading
+from triton_diffusers.progress import Processors, read_processors
 from triton_diffusers.signature import Signature, read_signature
 
 INDEX = "model_index.json"
@@ -37,6 +38,7 @@ class LoadedPipeline:
     warnings: tuple[str, ...] = ()
     call_kwargs: dict[str, Any] = field(default_factory=dict)
     """The entry's `diffusers_call_kwargs` without those that the pipeline does not take."""
+    processors: Processors = ()
 
 
 def import_diffusers() -> Any:
@@ -183,6 +185,7 @@ def load_pipeline(config: ServeConfig, entry: Path, device: str) -> LoadedPipeli
         versions={"diffusers": diffusers.__version__, "torch": torch.__version__},
         warnings=tuple(notes),
         call_kwargs=call_kwargs,
+        processors=read_processors(pipeline),
     )
 
 
@@ -195,10 +198,15 @@ def load_kwargs(config: ServeConfig, cls: type, device: str) -> dict[str, Any]:
     family = families.find(cls.__name__)
     given = dict(config.diffusers_load_kwargs or {})
     accepted, dtype_name = _accepted_load_kwargs(cls)
-    for name in given:
+    for name, value in given.items():
         if name not in accepted:
             raise ConfigError(
                 "diffusers_load_kwargs: " + unknown("argument", name, cls.__name__, accepted)
+            )
+        if value is None and name in _required_components(cls):
+            raise ConfigError(
+                f"diffusers_load_kwargs: {cls.__name__} cannot do without its component '{name}'; "
+                "remove the null"
             )
     for spelling in ("dtype", "torch_dtype"):
         if spelling in given:
@@ -212,6 +220,11 @@ def load_kwargs(config: ServeConfig, cls: type, device: str) -> dict[str, Any]:
             raise ConfigError(f"parameter '{name}' has no effect on {cls.__name__}; remove it")
         ours[name] = value
     return {**ours, **given}
+
+
+def _required_components(cls: Any) -> set[str]:
+    expected, _ = cls._get_signature_keys(cls)
+    return set(expected) - set(cls._optional_components)
 
 
 def _accepted_load_kwargs(cls: Any) -> tuple[set[str], str]:

@@ -7,7 +7,7 @@ total, ticks once a step, and may raise to stop the call.
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tqdm import tqdm
@@ -35,23 +35,31 @@ class StepBar(tqdm):  # type: ignore[misc]  # tqdm has no types
             self.update()
 
 
+Processors = tuple[tuple[Any, Mapping[str, Any]], ...]
+"""Components that have attention processors, and those that they had when they were loaded."""
+
+
+def read_processors(pipeline: Any) -> Processors:
+    """Return the attention processors of a loaded pipeline's components."""
+    return tuple(
+        (component, dict(component.attn_processors))
+        for component in pipeline.components.values()
+        if hasattr(component, "attn_processors") and hasattr(component, "set_attn_processor")
+    )
+
+
 @contextlib.contextmanager
-def restored_on_failure(pipeline: Any) -> Iterator[None]:
+def restored_on_failure(before: Processors) -> Iterator[None]:
     """Put back the attention processors that a call set and, because it failed, left behind.
 
     Perturbed-attention pipelines and some others change the shared denoiser while they run.
     """
-    before = {
-        name: dict(component.attn_processors)
-        for name, component in pipeline.components.items()
-        if hasattr(component, "attn_processors") and hasattr(component, "set_attn_processor")
-    }
     try:
         yield
     except BaseException:
-        for name, processors in before.items():
-            component = getattr(pipeline, name)
-            if any(component.attn_processors.get(n) is not p for n, p in processors.items()):
+        for component, processors in before:
+            now = component.attn_processors
+            if any(now.get(name) is not processor for name, processor in processors.items()):
                 component.set_attn_processor(dict(processors))
         raise
 

@@ -60,7 +60,7 @@ def run_call(
         kwargs["output_type"] = loaded.signature.output_type
     notes = list(loaded.warnings)
     try:
-        with collected(notes), restored_on_failure(loaded.pipeline):
+        with collected(notes), restored_on_failure(loaded.processors):
             result = stages.timed("pipeline", lambda: pipeline(**kwargs))
     except CancelledError:
         raise

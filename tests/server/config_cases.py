@@ -141,6 +141,7 @@ CASES = (
         (LOAD, "use_safetensor", "Did you mean 'use_safetensors'"),
         served=True,
     ),
+    ConfigCase("load-kwarg-null", _set(LOAD, '{"unet": null}'), (LOAD, "unet", "remove the null")),
     ConfigCase("load-kwarg-dtype", _set(LOAD, '{"dtype": "float17"}'), ("float17", "float16")),
     ConfigCase(
         "load-kwarg-rejected", _set(LOAD, '{"scheduler": "ddim"}'), ("does not load", "scheduler")
