@@ -25,6 +25,11 @@ def find(server_pid: int) -> list[Stub]:
     return [stub for stub in found if stub is not None]
 
 
+def dead(server_pid: int) -> set[int]:
+    """Return the stubs in the server's process group that ended and were not reaped."""
+    return {pid for folder in PROC.glob("[0-9]*") if (pid := _read_dead(folder, server_pid))}
+
+
 def shared_memory_regions(server_pid: int) -> set[str]:
     """Return the names of the shared memory that the server's stubs hold now."""
     return {stub.region for stub in find(server_pid)}
@@ -35,6 +40,15 @@ def remove_regions(regions: set[str]) -> None:
     for region in regions:
         if region.startswith("triton_python_backend_shm"):
             (SHARED_MEMORY / Path(region).name).unlink(missing_ok=True)
+
+
+def _read_dead(folder: Path, group: int) -> int | None:
+    with suppress(OSError, IndexError, ValueError):
+        name, _, rest = (folder / "stat").read_text().rpartition(")")
+        fields = rest.split()
+        if fields[0] == "Z" and int(fields[2]) == group and STUB[:15] in name:
+            return int(folder.name)
+    return None
 
 
 def _read(folder: Path, group: int) -> Stub | None:

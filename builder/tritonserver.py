@@ -6,11 +6,13 @@ Standard library only: tests, benchmarks and `builder serve` share it.
 
 import json
 import os
+import queue
 import re
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -28,6 +30,8 @@ from builder.ports import Ports, choose_ports
 START_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 30
 LOAD_TIMEOUT_S = 3600.0
+DEATH_GRACE_S = 3.0
+"""How long Triton may take to tell that a stub ended while its model was loading."""
 LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 OWNED_OPTIONS = {
@@ -110,8 +114,33 @@ class Server:
         return True
 
     def load(self, name: str, timeout_s: float = LOAD_TIMEOUT_S) -> None:
-        """Load or reload a model. Raises ServerError with Triton's reason."""
-        self._ask("POST", f"repository/models/{name}/load", timeout_s)
+        """Load or reload a model.
+
+        Raises ServerError with Triton's reason, or when the model's Python process died: Triton
+        itself would wait for it for ever.
+        """
+        outcome: queue.SimpleQueue[ServerError | None] = queue.SimpleQueue()
+        dead_before, died_at = stubs.dead(self.pid), None
+
+        def ask() -> None:
+            try:
+                self._ask("POST", f"repository/models/{name}/load", timeout_s)
+                outcome.put(None)
+            except ServerError as error:
+                outcome.put(error)
+
+        threading.Thread(target=ask, name=f"load {name}", daemon=True).start()
+        while True:
+            with suppress(queue.Empty):
+                error = outcome.get(timeout=0.2)
+                if error is not None:
+                    raise error
+                return
+            if died_at is None and stubs.dead(self.pid) - dead_before:
+                died_at = time.monotonic()
+            if died_at is not None and time.monotonic() - died_at > DEATH_GRACE_S:
+                last = " ".join(self.log_tail(3).split())
+                raise ServerError(f"the Python process of '{name}' died while loading: {last}")
 
     def unload(self, name: str, timeout_s: float = 120.0) -> None:
         """Unload a model and wait until it is gone, so that its memory is free."""
@@ -158,6 +187,7 @@ class Server:
             self.process.wait(10)
             stubs.remove_regions(regions)
             shutil.rmtree(self._layout, ignore_errors=True)
+            self._layout.with_name(f"{self._layout.name}-repository").unlink(missing_ok=True)
 
     def kill(self) -> None:
         """End the server, or what is left of its process group, at once."""
@@ -215,7 +245,7 @@ def start_server(
     layout = Path(tempfile.mkdtemp(prefix="triton-diffusers-"))
     command = [
         *installation.command(binary, layout),
-        f"--model-repository={repository.resolve()}",
+        f"--model-repository={_without_spaces(repository.resolve(), layout)}",
         "--model-control-mode=explicit",
         "--disable-auto-complete-config",
         *(f"--{kind}-address={host}" for kind in ("http", "grpc", "metrics")),
@@ -235,6 +265,15 @@ def start_server(
         server.stop()
         raise
     return server
+
+
+def _without_spaces(repository: Path, layout: Path) -> Path:
+    """Return a path to the repository that Triton can hand to a stub: it splits paths at spaces."""
+    if not re.search(r"\s", str(repository)):
+        return repository
+    link = layout.with_name(f"{layout.name}-repository")
+    link.symlink_to(repository, target_is_directory=True)
+    return link
 
 
 def read_reason(body: str) -> str:

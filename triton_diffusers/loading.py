@@ -101,10 +101,9 @@ def _hub_index(model: str, config: ServeConfig) -> Path:
         return Path(hf_hub_download(model, INDEX, revision=config.revision, etag_timeout=5))
     except Exception as error:
         raise ConfigError(
-            f"model '{model}': {INDEX} cannot be fetched from the hub ({type(error).__name__}) and "
-            "is not in the offline cache; give a local folder, name the class with "
-            "--pipeline-class, or fill the cache where there is a network (hf download "
-            f"{model} {INDEX})"
+            f"model '{model}' cannot be fetched from the hub ({type(error).__name__}) and is not "
+            "in the offline cache; give a local folder, or fill the cache with: hf download "
+            f"{model} (to write an entry without it: builder add-model --pipeline-class CLASS)"
         ) from None
 
 

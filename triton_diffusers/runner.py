@@ -144,7 +144,7 @@ def _explained(error: Exception, call: Call, loaded: LoadedPipeline, started: bo
         )
     if package := missing_package(error):
         return RuntimeError(f"{type(error).__name__}: {text}; {package}")
-    if "image_projection_layers" in text:
+    if "image_projection_layers" in text or "encoder_hid_proj" in text:
         return RequestError(f"{name} has no IP adapter loaded; leave 'ip_adapter_image' out {said}")
     if left_out := "NoneType" in text and _left_out(error, call, loaded):
         return RequestError(f"{name} cannot do without an input{left_out} {said}")
