@@ -288,6 +288,15 @@ def test_no_such_entry(connect, protocol):
         connect(protocol, "missing").generate(prompt="a")
 
 
+def test_an_entry_that_could_not_be_loaded(server, repository, connect, protocol):
+    write_entry(repository, "broken")
+    (repository / "broken" / "1" / "model.py").write_text("raise ValueError('no such thing')")
+    with pytest.raises(Exception, match="no such thing"):
+        server.load("broken")
+    with pytest.raises(ModelNotFound, match=r"could not load it .* builder check broken$"):
+        connect(protocol, "broken").generate(prompt="a")
+
+
 def closed_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -300,6 +309,14 @@ def test_no_server_says_the_same_over_both_protocols():
         with DiffusersClient(url, "echo", protocol) as lost, pytest.raises(ServerUnavailable) as e:
             lost.generate(prompt="a")
         assert str(e.value) == f"no server answers at {url}: Connection refused"
+
+
+def test_the_port_of_the_other_protocol(server):
+    for protocol, url in (("grpc", server.http_url), ("http", server.grpc_url)):
+        with DiffusersClient(url, "echo", protocol) as lost, pytest.raises(ServerUnavailable) as e:
+            lost.generate(prompt="a", timeout_s=10)
+        assert "the port seems to speak" in str(e.value)
+        assert str(e.value).isprintable()
 
 
 def test_a_server_that_accepts_and_says_nothing(protocol):
@@ -337,6 +354,14 @@ def test_what_triton_refuses_is_an_invalid_request(connect):
         messages.add(str(caught.value))
     assert len(messages) == 1
     assert not messages.pop().startswith("[")
+
+
+@pytest.mark.parametrize("keywords", [{"sead": 1}, {"extra": {"sead": 1}}])
+def test_a_keyword_in_extra_is_refused_as_the_caller_wrote_it(client, keywords):
+    with pytest.raises(InvalidRequest) as caught:
+        client.generate(behave="refuse input 'extra': argument 'sead' is not known", **keywords)
+    prefix = "input 'extra': " if "extra" in keywords else ""
+    assert str(caught.value) == f"{prefix}argument 'sead' is not known"
 
 
 # --- time-outs and cancelling

@@ -91,3 +91,15 @@ def test_unknown_and_empty_are_still_errors():
     assert type(error_for(None, "some text")) is DiffusersClientError
     assert "503" in str(error_for("503", ""))
     assert str(error_for("500", None))
+
+
+@pytest.mark.parametrize("status", ["StatusCode.UNAVAILABLE", "400"])
+def test_a_model_that_could_not_be_loaded_says_where_to_look(status):
+    error = error_for(status, "Request for unknown model: 'sana' has no available versions")
+    assert type(error) is ModelNotFound
+    assert "the server has it but could not load it" in str(error)
+    assert str(error).endswith("see the server's log, or builder check sana")
+
+
+def test_what_cannot_be_printed_is_escaped():
+    assert str(error_for("400", "a\x00b\x1b[31m\nnext \u00e9")) == "a\\x00b\\x1b[31m\nnext \u00e9"

@@ -10,7 +10,7 @@ from PIL import Image
 
 from triton_diffusers.client.entry import Entry
 from triton_diffusers.client.errors import InvalidRequest
-from triton_diffusers.client.request import build_inputs
+from triton_diffusers.client.request import build_inputs, without_extra
 from triton_diffusers.contract import EXTRA, SEED, WIRE, Kind, Tensor
 
 KINDS = {"prompt": Kind.TEXT, "height": Kind.INT, "guidance_scale": Kind.FLOAT, "image": Kind.IMAGE}
@@ -82,6 +82,20 @@ def test_a_loop_is_refused():
 def test_reserved_names_say_what_to_send():
     with pytest.raises(InvalidRequest, match="send 'seed' instead"):
         extra_of(generator=object())
+
+
+@pytest.mark.parametrize(
+    ("refusal", "worded"),
+    [
+        ("input 'extra': argument 'sead' is not known", "argument 'sead' is not known"),
+        ("input 'extra': 'x' is reserved", "argument 'x' is reserved"),
+        ("input 'seed': too large", "input 'seed': too large"),
+    ],
+)
+def test_a_refused_keyword_is_not_called_extra(refusal, worded):
+    error = without_extra(InvalidRequest(refusal, "400"), {"sead": 1, "extra": None})
+    assert (str(error), error.status) == (worded, "400")
+    assert str(without_extra(InvalidRequest(refusal), {"extra": {"sead": 1}})) == refusal
 
 
 def test_an_entry_without_extra_knows_only_its_inputs():

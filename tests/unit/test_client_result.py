@@ -227,5 +227,22 @@ def test_what_does_not_fit_the_suffix_is_refused(result, name, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("result", "suffixes"),
+    [
+        (pictures(), ".jpg, .npy, .npz, .png, .webp."),
+        (video(), ".gif, .mp4, .npy, .npz."),
+        (sound(), ".npy, .npz, .wav."),
+        (Result({"media": file_array([b"fLaC"])}), ".flac, .npz."),
+    ],
+)
+def test_a_refused_suffix_names_those_that_fit(result, suffixes, tmp_path):
+    with pytest.raises(DiffusersClientError, match="'o' has no suffix") as caught:
+        result.save(tmp_path / "o")
+    assert str(caught.value).endswith(f"fit this result: {suffixes}")
+    with pytest.raises(DiffusersClientError, match=r"'\.xyz' cannot be written"):
+        result.save(tmp_path / "o.xyz")
+
+
 def test_the_repr_shows_shapes_not_pixels():
     assert repr(pictures()) == "Result(images: uint8 [1, 6, 8, 3], seed: int64 [1])"

@@ -7,7 +7,11 @@ from pathlib import Path
 
 from triton_diffusers.client.errors import InvalidRequest
 
-PROTOCOLS = ("grpc", "http")
+PORTS = {"grpc": 8001, "http": 8000}
+"""Protocol -> the port that Triton gives it by default."""
+
+PROTOCOLS = tuple(PORTS)
+SPELLED = {"grpc": "gRPC", "http": "HTTP"}
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,44 @@ def read_address(
     root_certificates: str | None,
     headers: Mapping[str, str] | None,
 ) -> Address:
-    """Read the address that a caller gave; a scheme in front of it is taken as a hint to TLS."""
+    """Read the address that a caller gave; a scheme in front of it is taken as a hint to TLS.
+
+    Without a port it is the protocol's default port; with TLS 443, where proxies listen.
+    """
     if protocol not in PROTOCOLS:
         raise InvalidRequest(
             f"protocol '{protocol}' is not known. Accepted: {', '.join(PROTOCOLS)}."
         )
     scheme, separator, rest = url.rpartition("://")
     if separator and scheme not in (protocol, protocol + "s"):
-        raise InvalidRequest(f"url '{url}' does not fit protocol='{protocol}'.")
-    return Address(
-        rest.rstrip("/"), ssl or scheme == protocol + "s", root_certificates, headers or {}
+        raise InvalidRequest(_misfit(url, protocol, scheme, rest))
+    ssl = ssl or scheme == protocol + "s"
+    where = _with_port(rest.rstrip("/"), 443 if ssl else PORTS[protocol])
+    return Address(where, ssl, root_certificates, headers or {})
+
+
+def other_protocol(protocol: str) -> str:
+    """Say what to write where a port does not speak `protocol` but the other one."""
+    (other,) = set(PROTOCOLS) - {protocol}
+    return (
+        f"the {SPELLED[protocol]} port ({PORTS[protocol]} by default), "
+        f"or protocol='{other}' with the {SPELLED[other]} port ({PORTS[other]} by default)"
+    )
+
+
+def _with_port(address: str, port: int) -> str:
+    """Add the port where an address has none; `[::1]` has none, `unix:` and `::1` stay."""
+    host, slash, path = address.partition("/")
+    bare = host.endswith("]") if host.startswith("[") else ":" not in host
+    return f"{host}:{port}{slash}{path}" if bare else address
+
+
+def _misfit(url: str, protocol: str, scheme: str, rest: str) -> str:
+    (other,) = set(PROTOCOLS) - {protocol}
+    host = rest.partition("/")[0]
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    instead = f", or use protocol='{other}'" if scheme in (other, other + "s") else ""
+    return (
+        f"url '{url}' does not fit protocol='{protocol}': write "
+        f"'{_with_port(name, PORTS[protocol])}' (the {SPELLED[protocol]} port){instead}."
     )

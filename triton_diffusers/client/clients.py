@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two clients: the same procedures (session.py), waited for or awaited."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from triton_diffusers.client.address import Address, read_address
+from triton_diffusers.client.address import PORTS, Address, read_address
 from triton_diffusers.client.call import Progress
+from triton_diffusers.client.errors import InvalidRequest
 from triton_diffusers.client.regions import is_local
 from triton_diffusers.client.result import Result
 from triton_diffusers.client.session import Options, Session, SharedMemory, Steps
@@ -20,7 +22,8 @@ T = TypeVar("T")
 class DiffusersClient:
     """Calls one entry on a Triton server. Safe to use from several threads.
 
-    url: host:port of the server's gRPC or HTTP endpoint. model: the entry's name.
+    url: host:port of the server's gRPC or HTTP endpoint; without a port it is 8001 for gRPC, 8000
+    for HTTP, and 443 with TLS. model: the entry's name.
     protocol: "grpc" or "http". Both behave alike, but only gRPC reports progress and tells the
     server to stop when a call is cancelled. ssl, root_certificates: TLS, and a PEM file to trust
     instead of the system's. headers: sent with every request.
@@ -105,18 +108,21 @@ class AsyncDiffusersClient:
     """Calls one entry over gRPC from asyncio: DiffusersClient's methods as coroutines.
 
     Made inside a running event loop. Cancelling the task cancels the request: the model stops.
+    protocol: "grpc", nothing else.
     """
 
     def __init__(
         self,
         url: str,
         model: str,
+        protocol: str = "grpc",
         *,
         ssl: bool = False,
         root_certificates: str | None = None,
         headers: Mapping[str, str] | None = None,
     ):
-        address = read_address(url, "grpc", ssl, root_certificates, headers)
+        _check_async(protocol)
+        address = read_address(url, protocol, ssl, root_certificates, headers)
         self._transport = AioTransport(address)
         self._session = Session(model, is_local(address.url), self._transport.streams)
 
@@ -166,6 +172,22 @@ class AsyncDiffusersClient:
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+def _check_async(protocol: str) -> None:
+    """Refuse what the asyncio client cannot be made with, or where it cannot be made."""
+    if protocol != "grpc":
+        raise InvalidRequest(
+            f"protocol '{protocol}' does not fit AsyncDiffusersClient, which speaks gRPC only: use "
+            f"protocol='grpc' and the gRPC port ({PORTS['grpc']} by default), or DiffusersClient."
+        )
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise InvalidRequest(
+            "AsyncDiffusersClient was made outside a running event loop: make it inside a "
+            "coroutine (async with AsyncDiffusersClient(...) as client), or use DiffusersClient."
+        ) from None
 
 
 def _open(address: Address, protocol: str) -> Any:

@@ -101,6 +101,8 @@ MIXED = {
 }
 """The statuses whose message is looked at; None: a stream, which sends messages only."""
 
+NOT_LOADED = re.compile(r"'([^']+)' has no available versions")
+
 NOISE = re.compile(r"^\s*(\[(StatusCode\.\w+|\d{3}|request id: [^\]]*)\]\s*)+")
 
 
@@ -114,9 +116,26 @@ def error_for(status: str | None, message: str | None) -> DiffusersClientError:
 
     status: "StatusCode.NAME", an HTTP code as text, or None where only a message came.
     """
-    text = NOISE.sub("", message or "").strip() or f"the server answered {status} without a text"
+    text = printable(NOISE.sub("", message or "").strip())
+    text = text or f"the server answered {status} without a text"
     if status in MIXED:
         for pattern, error_class in MESSAGES:
             if re.search(pattern, text, re.IGNORECASE):
-                return error_class(text, status)
+                return error_class(_with_advice(text), status)
     return STATUSES.get(status or "", DiffusersClientError)(text, status)
+
+
+def printable(text: str) -> str:
+    """Escape what a terminal cannot show; lines stay lines."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+def _with_advice(text: str) -> str:
+    """Say of a model that is there but not loaded what Triton's words do not say."""
+    found = NOT_LOADED.search(text)
+    if found is None:
+        return text
+    return (
+        f"{text}: the server has it but could not load it (or has not yet): "
+        f"see the server's log, or builder check {found[1]}"
+    )

@@ -12,7 +12,14 @@ from PIL import Image
 
 from triton_diffusers.client.errors import DiffusersClientError
 from triton_diffusers.client.values import Array
-from triton_diffusers.contract import AUDIOS, FRAMES, IMAGES, OWN_OUTPUTS
+from triton_diffusers.contract import (
+    AUDIOS,
+    FRAMES,
+    IMAGE_FORMATS,
+    IMAGES,
+    OWN_OUTPUTS,
+    VIDEO_FORMATS,
+)
 
 if TYPE_CHECKING:
     from triton_diffusers.client.result import Result
@@ -86,9 +93,12 @@ def save(result: "Result", path: Path, fps: float | None) -> list[Path]:
     if result.media and all(format_of(file) == wanted for file in result.media):
         contents = result.media
     else:
-        contents = _writer(wanted)(result, wanted, fps or _fps(result))
+        contents = _writer(wanted, path, result)(result, wanted, fps or _fps(result))
     if not contents:
-        raise DiffusersClientError(f"'{path.name}' does not fit this result: {result!r}")
+        raise DiffusersClientError(
+            f"'{path.name}' does not fit this result: {result!r}. Suffixes that fit: "
+            f"{_suffixes(result)}."
+        )
     paths = [path] if len(contents) == 1 else _numbered(path, len(contents))
     for target, content in zip(paths, contents, strict=True):
         target.write_bytes(content)
@@ -104,7 +114,24 @@ def _fps(result: "Result") -> float:
     return float(told) if isinstance(told, int | float) and told > 0 else DEFAULT_FPS
 
 
-def _writer(wanted: str) -> Callable[["Result", str, float], list[bytes]]:
+def _suffixes(result: "Result") -> str:
+    """List the suffixes that a result can be saved under."""
+    encoded = {format_of(file) for file in result.media} - {""}
+    fitting = {f".{name}" for name in encoded} | {".npz"}
+    if IMAGES.name in result.arrays or encoded & set(IMAGE_FORMATS):
+        fitting |= {".png", ".jpg", ".webp"}
+    if FRAMES.name in result.arrays or encoded & set(VIDEO_FORMATS):
+        fitting |= {".mp4", ".gif"}
+    if AUDIOS.name in result.arrays:
+        fitting |= {".wav"}
+    if _main_arrays(result):
+        fitting |= {".npy"}
+    return ", ".join(sorted(fitting))
+
+
+def _writer(
+    wanted: str, path: Path, result: "Result"
+) -> Callable[["Result", str, float], list[bytes]]:
     writers: dict[str, Callable[[Result, str, float], list[bytes]]] = {
         "gif": _encode_gifs,
         "mp4": _encode_mp4s,
@@ -116,10 +143,8 @@ def _writer(wanted: str) -> Callable[["Result", str, float], list[bytes]]:
         return writers[wanted]
     if f".{wanted}" in Image.registered_extensions():
         return _encode_images
-    pictures = "png, jpg, webp (and what else Pillow writes)"
-    raise DiffusersClientError(
-        f"suffix '.{wanted}' cannot be written. Accepted: {pictures}, {', '.join(sorted(writers))}."
-    )
+    problem = f"suffix '.{wanted}' cannot be written" if wanted else f"'{path.name}' has no suffix"
+    raise DiffusersClientError(f"{problem}. Suffixes that fit this result: {_suffixes(result)}.")
 
 
 def _encode_images(result: "Result", wanted: str, fps: float) -> list[bytes]:
@@ -194,14 +219,18 @@ def _encode_wav(sound: Array, sampling_rate: int) -> bytes:
 
 
 def _encode_npy(result: "Result", wanted: str, fps: float) -> list[bytes]:
-    own = {tensor.name for tensor in OWN_OUTPUTS}
-    names = [name for name in result.arrays if name not in own]
-    main = [n for n in (IMAGES.name, FRAMES.name, AUDIOS.name) if n in names] or names
+    main = _main_arrays(result)
     if not main:
         return []
     file = io.BytesIO()
     np.save(file, result.arrays[main[0]], allow_pickle=False)
     return [file.getvalue()]
+
+
+def _main_arrays(result: "Result") -> list[str]:
+    own = {tensor.name for tensor in OWN_OUTPUTS}
+    names = [name for name in result.arrays if name not in own]
+    return [n for n in (IMAGES.name, FRAMES.name, AUDIOS.name) if n in names] or names
 
 
 def _encode_npz(result: "Result", wanted: str, fps: float) -> list[bytes]:

@@ -12,6 +12,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import deserialize_bytes_tensor
 
+from triton_diffusers.client.address import other_protocol
 from triton_diffusers.client.call import (
     DTYPE_NAMES,
     WIRE_DTYPES,
@@ -129,5 +130,19 @@ def rpc_error(error: grpc.RpcError, timeout_s: float | None, url: str) -> Diffus
     failure = error_for(str(error.code()), error.details())
     if error.code() is grpc.StatusCode.UNAVAILABLE and isinstance(failure, ServerUnavailable):
         reason = failure.message.rpartition(": ")[2]
-        return ServerUnavailable(f"no server answers at {url}: {reason}", failure.status)
+        return ServerUnavailable(
+            f"no server answers at {url}: {reason}{_hint(reason)}", failure.status
+        )
     return failure
+
+
+def _hint(reason: str) -> str:
+    """Add what a broken connection may mean: Triton's HTTP port just closes on gRPC."""
+    if "HTTP/2" in reason or "http1" in reason:
+        return f". The port seems to speak HTTP and not gRPC: use {other_protocol('grpc')}."
+    if reason.lower() == "socket closed":
+        return (
+            ". The server stopped, or the port seems to speak HTTP and not gRPC: then use "
+            f"{other_protocol('grpc')}."
+        )
+    return ""

@@ -40,6 +40,16 @@ def build_inputs(entry: Entry, keywords: Mapping[str, Any]) -> dict[str, Array]:
     return arrays
 
 
+def without_extra(error: InvalidRequest, keywords: Mapping[str, Any]) -> InvalidRequest:
+    """Word the server's refusal of `extra` for a caller who sent keywords and no `extra`."""
+    prefix = f"input '{EXTRA.name}': "
+    text = str(error)
+    if keywords.get(EXTRA.name) is not None or not text.startswith(prefix):
+        return error
+    text = text.removeprefix(prefix)
+    return InvalidRequest(f"argument {text}" if text.startswith("'") else text, error.status)
+
+
 def _encode(entry: Entry, name: str, value: Any) -> dict[str, Array]:
     if entry.is_media(name):
         return encode_media(entry.inputs[name], value)

@@ -24,7 +24,7 @@ from triton_diffusers.client.errors import (
     ServerUnavailable,
 )
 from triton_diffusers.client.regions import Region
-from triton_diffusers.client.request import build_inputs
+from triton_diffusers.client.request import build_inputs, without_extra
 from triton_diffusers.client.result import Result
 from triton_diffusers.client.sizes import SizeMemory, plan_region
 from triton_diffusers.client.values import Array
@@ -128,7 +128,10 @@ class Session:
             timeout_s=options.timeout_s,
             on_progress=options.on_progress,
         )
-        outputs = yield from self._run(entry, call, options)
+        try:
+            outputs = yield from self._run(entry, call, options)
+        except InvalidRequest as error:
+            raise without_extra(error, keywords) from None
         return Result(outputs, base64=bool(keywords.get(OUTPUT_BASE64.name)))
 
     def _run(self, entry: Entry, call: Call, options: Options) -> Steps[dict[str, Array]]:

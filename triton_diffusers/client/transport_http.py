@@ -17,10 +17,10 @@ from urllib.parse import quote
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2
 
-from triton_diffusers.client.address import Address
+from triton_diffusers.client.address import Address, other_protocol
 from triton_diffusers.client.call import Call
 from triton_diffusers.client.entry import Entry, read_entry
-from triton_diffusers.client.errors import ServerUnavailable, error_for, timed_out
+from triton_diffusers.client.errors import ServerUnavailable, error_for, printable, timed_out
 from triton_diffusers.client.http_messages import decode_response, encode_call
 from triton_diffusers.client.regions import Region
 from triton_diffusers.client.values import Array
@@ -36,6 +36,7 @@ class HttpTransport:
 
     def __init__(self, address: Address):
         self._address = address
+        self._closed = False
         self._host, _, path = address.url.partition("/")
         self._path = f"/{path}".rstrip("/") + "/v2"
 
@@ -67,16 +68,25 @@ class HttpTransport:
 
     def unregister(self, name: str, timeout_s: float) -> None:
         """Let the server unmap a region."""
-        self._exchange("POST", f"/systemsharedmemory/region/{name}/unregister", timeout_s, b"")
+        self._send("POST", f"/systemsharedmemory/region/{name}/unregister", timeout_s, b"")
 
     def pause(self, seconds: float) -> None:
         """Wait."""
         time.sleep(seconds)
 
     def close(self) -> None:
-        """Nothing is open between calls."""
+        """Refuse further calls; one that still runs ends, and gives back its region."""
+        self._closed = True
 
     def _exchange(
+        self, method: str, path: str, timeout_s: float | None, *parts: bytes
+    ) -> tuple[bytes, int | None]:
+        """Send one request, unless the client is closed."""
+        if self._closed:
+            raise ServerUnavailable("the client is closed")
+        return self._send(method, path, timeout_s, *parts)
+
+    def _send(
         self, method: str, path: str, timeout_s: float | None, *parts: bytes
     ) -> tuple[bytes, int | None]:
         """Send one request; return the response's body and the length of its JSON head."""
@@ -109,10 +119,7 @@ class HttpTransport:
         except TimeoutError:
             raise timed_out(timeout_s) from None
         except (OSError, http.client.HTTPException) as error:
-            reason = str(error) or type(error).__name__
-            raise ServerUnavailable(
-                f"lost the connection to {self._address.url}: {reason}"
-            ) from None
+            raise _lost(error, self._address.url) from None
         finally:
             connection.close()
 
@@ -129,6 +136,17 @@ def _connect(connection: http.client.HTTPConnection, url: str) -> None:
         connection.connect()
     except OSError as error:
         raise ServerUnavailable(f"no server answers at {url}: {error.strerror or error}") from None
+
+
+def _lost(error: Exception, url: str) -> ServerUnavailable:
+    """Word a connection that broke, or an answer that is no HTTP."""
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
+        return ServerUnavailable(
+            f"no HTTP server answers at {url}: the port seems to speak gRPC. "
+            f"Use {other_protocol('http')}."
+        )
+    reason = printable(str(error)) or type(error).__name__
+    return ServerUnavailable(f"lost the connection to {url}: {reason}")
 
 
 def _error_text(body: bytes) -> str:

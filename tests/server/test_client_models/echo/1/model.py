@@ -2,8 +2,8 @@
 """An entry with a real entry's tensors that repeats what it was sent: the client's transport tests.
 
 `behave` asks for an error by name, `sleep 2` for a wait that ends when the request is cancelled,
-`deaf 2` for one that does not, `die` for a stub that ends after its answer. Everything else is
-echoed in `info`, bit for bit.
+`deaf 2` for one that does not, `refuse TEXT` for INVALID_ARG with that text, `die` for a
+stub that ends after its answer. Everything else is echoed in `info`, bit for bit.
 """
 
 import hashlib
@@ -107,6 +107,8 @@ class TritonPythonModel:
             time.sleep(float(behave.split()[1]))
         elif behave == "cancel":
             self.refuse("CANCELLED", "the request was cancelled")
+        elif behave.startswith("refuse "):
+            self.refuse("INVALID_ARG", behave.removeprefix("refuse "))
         elif behave == "die":
             threading.Timer(0.1, os._exit, (1,)).start()
         elif behave:
