@@ -6,9 +6,9 @@ import shlex
 from pathlib import Path
 
 from builder import models, repository
+from builder.check import check_config
 from builder.console import say, warn
-from builder.entry import MODEL_PY, Entry, parse_config, render_config
-from triton_diffusers.call_kwargs import check_call_kwargs
+from builder.entry import MODEL_PY, Entry, parse_config, read_parameters, render_config
 from triton_diffusers.config import ServeConfig, options
 from triton_diffusers.contract import MEDIA
 from triton_diffusers.errors import ConfigError
@@ -20,12 +20,16 @@ SUFFIXES = {"video": "mp4", "audio": "wav"}
 def run(args: argparse.Namespace) -> int:
     """Write one entry, or print it with --dry-run."""
     folder = Path(args.repository)
-    name = repository.check_name(args.name or models.default_name(args.model))
+    name = repository.check_name(
+        models.default_name(args.model) if args.name is None else args.name
+    )
     if not args.dry_run:
         repository.check_free(folder, name, args.force)
     entry, signature = build_entry(args, name, folder / name)
     text = render_config(entry)
     parse_config(text)  # Triton's own schema has the last word
+    if args.force:
+        _warn_of_dropped(folder / name, entry, args)
     if args.dry_run:
         say(f"--- {folder / name / repository.CONFIG}\n{text}")
         say(f"--- {folder / name / repository.MODEL}\n{MODEL_PY}")
@@ -37,16 +41,12 @@ def run(args: argparse.Namespace) -> int:
 
 def build_entry(args: argparse.Namespace, name: str, folder: Path) -> tuple[Entry, Signature]:
     """Return the entry that the arguments describe; warn of what the pipeline does not take."""
-    from triton_diffusers import loading
-
     config = _read_options(args, folder)
     if args.gpus and config.device is not None:
         raise ConfigError("--gpus and --device both place the pipeline: give one of them")
     cls = models.find_class(config, folder)
     signature = read_signature(cls)
-    loading.check_options(config, cls.__name__)
-    _, notes = check_call_kwargs(config, signature)
-    for note in notes:
+    for note in check_config(config, cls):
         warn(note)
     entry = Entry(
         name=name,
@@ -67,6 +67,23 @@ def _read_options(args: argparse.Namespace, folder: Path) -> ServeConfig:
     given["model"] = models.model_parameter(args.model, folder)
     given["diffusers_version"] = models.diffusers_version()
     return ServeConfig(**given)
+
+
+def _warn_of_dropped(folder: Path, entry: Entry, args: argparse.Namespace) -> None:
+    """Name what the entry that is replaced sets and the new one leaves at its default."""
+    try:
+        old = parse_config(repository.read_config_text(folder))
+    except ConfigError:
+        return  # none is there, or what it said cannot be told
+    kept = entry.config.to_parameters()
+    dropped = [k for k in read_parameters(old) if k not in kept and not hasattr(args, k)]
+    if old.model_transaction_policy.decoupled and not entry.decoupled:
+        dropped.append("decoupled")
+    if dropped:
+        warn(
+            f"the entry that is replaced also set {', '.join(dropped)}: give them again to keep "
+            "them"
+        )
 
 
 def _say_next(args: argparse.Namespace, entry: Entry, signature: Signature) -> None:

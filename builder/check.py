@@ -36,8 +36,7 @@ def _check_named(folder: Path, name: str) -> int:
 
 def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
     """Return what an entry serves, and warnings. Raises ConfigError for what stops it loading."""
-    from triton_diffusers import entry_check, loading
-    from triton_diffusers.signature import read_signature
+    from triton_diffusers import entry_check
 
     where = str(folder / repository.CONFIG)
     message = parse_config(repository.read_config_text(folder), where)
@@ -47,13 +46,22 @@ def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
     problems = entry_check.check_entry(_as_dict(message), config, cls)
     if problems:
         raise ConfigError(" ".join(problems))
-    loading.check_options(config, cls.__name__)
-    loading.load_kwargs(config, cls, "cpu")
-    _, notes = check_call_kwargs(config, read_signature(cls))
+    notes = check_config(config, cls)
     installed = models.diffusers_version()
     if config.diffusers_version not in (None, installed):
         notes.append(f"written for diffusers {config.diffusers_version}; {installed} fits too")
     return f"{cls.__name__}, {config.model}", notes
+
+
+def check_config(config: ServeConfig, cls: type) -> list[str]:
+    """Return warnings. Raises ConfigError for an option that the pipeline would refuse to load."""
+    from triton_diffusers import loading
+    from triton_diffusers.signature import read_signature
+
+    loading.check_options(config, cls.__name__)
+    loading.load_kwargs(config, cls, "cpu")
+    _, notes = check_call_kwargs(config, read_signature(cls))
+    return notes
 
 
 def _check_triton_part(message: Any, folder: Path) -> None:

@@ -2,20 +2,23 @@
 """`builder generate`: one request to a served model, its inputs taken from the command line."""
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from builder.console import say, warn
 from builder.installation import ServerError
-from triton_diffusers.contract import BYTES_SUFFIX, Tensor
+from triton_diffusers.contract import AUDIO_FORMATS, BYTES_SUFFIX, VIDEO_FORMATS, Tensor
 from triton_diffusers.errors import ConfigError, unknown
 
 PORTS = {"grpc": 8001, "http": 8000}
 SERVER_ENCODES = ("mp4", "flac")
 """Files that the helper cannot always write itself: the server is asked for them."""
+
+OTHER_THAN_PICTURES = (*VIDEO_FORMATS, *AUDIO_FORMATS, "npy", "npz")
 
 Progress = Callable[[int, int], None]
 
@@ -34,8 +37,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         with DiffusersClient(url, model=args.name, protocol=args.protocol) as client:
             inputs = read_inputs(args.inputs, client.inputs(), args.name)
-            if output.suffix[1:] in SERVER_ENCODES:
-                inputs.setdefault("output_format", output.suffix[1:])
+            check_suffix(output, _outputs(client), args.name)
+            suffix = output.suffix.lower()[1:]
+            if suffix in SERVER_ENCODES:
+                inputs.setdefault("output_format", suffix)
             with _progress(args.name) as on_progress:
                 result = client.generate(
                     timeout_s=args.timeout_s, on_progress=on_progress, **inputs
@@ -53,6 +58,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _outputs(client: Any) -> list[str]:
+    """Return the names of the outputs that came with the description of the inputs."""
+    return list(client._session._entry.outputs)
+
+
 def check_output(path: Path) -> Path:
     """Refuse a file that could not be written before the model has worked for it."""
     from PIL import Image
@@ -66,7 +76,27 @@ def check_output(path: Path) -> Path:
         )
     if not path.parent.is_dir():
         raise ConfigError(f"--output '{path}': the folder '{path.parent}' does not exist")
+    if path.is_dir():
+        raise ConfigError(f"--output '{path}' is a folder: name a file")
+    target = path if path.exists() else path.parent
+    if not os.access(target, os.W_OK):
+        raise ConfigError(f"--output '{path}': '{target}' cannot be written to")
     return path
+
+
+def check_suffix(path: Path, outputs: Iterable[str], model: str) -> None:
+    """Refuse a suffix that does not fit what the model makes. outputs: the names of its outputs."""
+    from triton_diffusers.outputs import formats_of
+
+    formats = [*formats_of(tuple(outputs))[1:], "npy", "npz"]
+    suffix = path.suffix.lower()[1:]
+    # Pillow writes pictures in more formats than the server
+    wanted = suffix if suffix in OTHER_THAN_PICTURES else "png"
+    if wanted not in formats:
+        raise ConfigError(
+            f"--output '{path}': model '{model}' makes no .{suffix}; accepted: "
+            + ", ".join(f".{name}" for name in formats)
+        )
 
 
 def read_inputs(words: list[str], accepted: Mapping[str, Tensor], model: str) -> dict[str, Any]:

@@ -53,7 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
-        console.fail(f"{one_line(error)} (set {DEBUG}=1 to see where)")
+        told = one_line(error)
+        if isinstance(error, PermissionError) and error.filename:
+            told = f"no permission to read or write '{error.filename}'"
+        console.fail(f"{told} (set {DEBUG}=1 to see where)")
     return 1
 
 
@@ -166,7 +169,7 @@ def _serve(parser: Parser) -> None:
     for kind, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
         text = f"default: {port}; 0: a free one"
         parser.add_argument(f"--{kind}-port", type=_port, default=port, metavar="P", help=text)
-    parser.add_argument("--host", default="127.0.0.1", help="address to bind; 0.0.0.0: all")
+    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s; 0.0.0.0: all")
     parser.add_argument("-v", "--verbose", action="store_true", help="show the server's own log")
     parser.usage = "builder serve [NAME ...] [options] [-- TRITON OPTIONS]"
 
@@ -277,7 +280,8 @@ def _place_rest(args: argparse.Namespace, rest: list[str], parser: Parser) -> No
         if word.startswith("-") or not hasattr(args, "names"):
             name = word.partition("=")[0]
             known = [*parser._option_string_actions]
-            parser.error(f"unknown option '{name}'.{near_miss(name, known)}")
+            hint = "" if args.module != "builder.serve" else f" Triton's own go last: -- {word}"
+            parser.error(f"unknown option '{name}'.{near_miss(name, known)}{hint}")
         args.names.append(word)
 
 

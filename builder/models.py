@@ -2,6 +2,7 @@
 """What the operator calls a model -> the entry's `model` parameter and its pipeline class."""
 
 import dataclasses
+import difflib
 import os
 import ssl
 import urllib.error
@@ -40,6 +41,7 @@ def find_class(config: ServeConfig, entry: Path) -> type:
     """Return the pipeline class, without network where the model is known by name."""
     from triton_diffusers import loading
 
+    hint = ""
     model = loading.find_model(config, entry)
     if isinstance(model, Path):
         loading.read_index(model, config)  # refused now, rather than at load
@@ -47,8 +49,19 @@ def find_class(config: ServeConfig, entry: Path) -> type:
         config = dataclasses.replace(config, pipeline_class=KNOWN_MODELS[config.model])
     elif config.pipeline_class is None:
         go_offline_unless_reachable()
+        hint = near_known(config.model)
     with busy("importing diffusers"):
-        return loading.find_pipeline_class(config, entry)
+        try:
+            return loading.find_pipeline_class(config, entry)
+        except ConfigError as error:
+            raise ConfigError(f"{error}{hint}") from None
+
+
+def near_known(model: str) -> str:
+    """Return ". Did you mean 'x'?" for a hub id that resembles a known one in any case, or ""."""
+    known = {name.lower(): name for name in KNOWN_MODELS}
+    close = difflib.get_close_matches(model.lower(), known, n=1, cutoff=0.8)
+    return f". Did you mean '{known[close[0]]}'?" if close else ""
 
 
 def go_offline_unless_reachable(timeout_s: float = 5.0) -> None:

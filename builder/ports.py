@@ -2,7 +2,7 @@
 """The ports of a server: free ones chosen, busy ones refused before anything is started."""
 
 import socket
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from builder.installation import ServerError
 
@@ -17,7 +17,11 @@ class Ports:
 
 
 def choose_ports(host: str, wanted: Ports) -> Ports:
-    """Return the ports with every 0 replaced by a free one. Raises ServerError for a busy one."""
+    """Return the ports with every 0 replaced by a free one.
+
+    Raises ServerError for a busy one, or for one that is wanted twice.
+    """
+    _refuse_same(wanted)
     chosen: dict[str, int] = {}
     held: list[socket.socket] = []
     try:
@@ -28,6 +32,16 @@ def choose_ports(host: str, wanted: Ports) -> Ports:
         for bound in held:
             bound.close()
     return Ports(**chosen)
+
+
+def _refuse_same(wanted: Ports) -> None:
+    kinds: dict[int, str] = {}
+    for kind, port in asdict(wanted).items():
+        if port and port in kinds:
+            raise ServerError(
+                f"--{kinds[port]}-port and --{kind}-port are both {port}: choose two ports"
+            )
+        kinds[port] = kind
 
 
 def _bind(host: str, port: int, kind: str) -> socket.socket:

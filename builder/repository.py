@@ -29,12 +29,17 @@ def check_name(name: str) -> str:
 
 def entry_names(repository: Path) -> list[str]:
     """Return the names of all entries. Raises ConfigError when the folder does not exist."""
-    if not repository.is_dir():
+    try:
+        if not repository.is_dir():
+            raise ConfigError(
+                f"model repository '{repository}' does not exist: choose one with --repository, or "
+                "write its first entry with builder add-model"
+            )
+        return sorted(folder.name for folder in repository.iterdir() if _is_entry(folder))
+    except OSError as error:
         raise ConfigError(
-            f"model repository '{repository}' does not exist: choose one with --repository, or "
-            "write its first entry with builder add-model"
-        )
-    return sorted(folder.name for folder in repository.iterdir() if (folder / CONFIG).is_file())
+            f"model repository '{repository}' cannot be read: {error.strerror}"
+        ) from None
 
 
 def find_entry(repository: Path, name: str) -> Path:
@@ -50,7 +55,8 @@ def read_config_text(folder: Path) -> str:
     try:
         return (folder / CONFIG).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{folder / CONFIG} cannot be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{folder / CONFIG} cannot be read: {reason}") from None
 
 
 def check_free(repository: Path, name: str, force: bool) -> None:
@@ -86,6 +92,23 @@ def write_entry(repository: Path, name: str, config: str) -> Path:
 def remove_entry(repository: Path, name: str, force: bool) -> None:
     """Remove an entry; weights or other files inside it need `force`. Links are not followed."""
     folder = find_entry(repository, check_name(name))
+    try:
+        _remove(folder, force)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot remove '{folder}': '{error.filename}': {error.strerror}"
+        ) from None
+
+
+def _is_entry(folder: Path) -> bool:
+    """Tell whether a folder holds an entry; one that cannot be looked into may."""
+    try:
+        return (folder / CONFIG).is_file()
+    except PermissionError:
+        return NAME.fullmatch(folder.name) is not None
+
+
+def _remove(folder: Path, force: bool) -> None:
     if folder.is_symlink():
         folder.unlink()
         return
@@ -95,8 +118,12 @@ def remove_entry(repository: Path, name: str, force: bool) -> None:
             f"'{folder}' also holds {', '.join(others)}: pass --force to delete everything"
         )
     # hidden first, so that a server never sees half an entry
-    doomed = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=repository))
-    folder.rename(doomed / name)
+    doomed = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        folder.rename(doomed / folder.name)
+    except OSError:
+        doomed.rmdir()
+        raise
     shutil.rmtree(doomed)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from builder import installation, repository
 from builder.console import busy, fail, say, warn
 from builder.installation import ServerError
+from builder.ports import Ports, choose_ports
 from builder.tritonserver import Server, refuse_owned, start_server
 from builder.watch import Watch
 from triton_diffusers.errors import ConfigError
@@ -61,12 +62,15 @@ def run(args: argparse.Namespace) -> int:
     warning = installation.shared_memory_warning()
     if warning:
         warn(warning)
+    installation.find()
+    # before the log: a refused start leaves none behind
+    ports = choose_ports(args.host, Ports(args.http_port, args.grpc_port, args.metrics_port))
     log = None if args.verbose else _new_log()
     if log:
         say(f"server log: {log}")
     with StopSignals() as signals:
         try:
-            with _start(args, log) as server:
+            with _start(args, ports, log) as server:
                 signals.server = server
                 return _serve_until_told(server, names)
         except KeyboardInterrupt:
@@ -130,14 +134,14 @@ def _reload(server: Server, name: str) -> None:
     _load(server, name)
 
 
-def _start(args: argparse.Namespace, log: Path | None) -> Server:
+def _start(args: argparse.Namespace, ports: Ports, log: Path | None) -> Server:
     with busy("starting tritonserver"):
         return start_server(
             Path(args.repository),
             log=log,
-            http_port=args.http_port,
-            grpc_port=args.grpc_port,
-            metrics_port=args.metrics_port,
+            http_port=ports.http,
+            grpc_port=ports.grpc,
+            metrics_port=ports.metrics,
             host=args.host,
             extra=args.triton_options,
         )

@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from triton_diffusers.errors import ConfigError, unknown
 from triton_diffusers.json_text import read_json_object
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
+DEVICE = (r"(cpu|cuda|xpu|npu|mps)(:\d+)?", "cpu, cuda, cuda:N, xpu, npu or mps")
+"""The form of a device's name, and that form in words."""
 
 
 def _option(
@@ -20,9 +23,18 @@ def _option(
     default: Any = None,
     choices: tuple[str, ...] = (),
     minimum: float | None = None,
+    maximum: float | None = None,
+    form: tuple[str, str] | None = None,
 ) -> Any:
     return dataclasses.field(
-        default=default, metadata={"about": about, "choices": choices, "minimum": minimum}
+        default=default,
+        metadata={
+            "about": about,
+            "choices": choices,
+            "minimum": minimum,
+            "maximum": maximum,
+            "form": form,
+        },
     )
 
 
@@ -42,9 +54,11 @@ class ServeConfig:
         "auto",
         choices=DTYPES,
     )
-    device: str | None = _option("Device such as cuda:1 or cpu; without it the instance's own.")
+    device: str | None = _option(
+        "Device such as cuda:1 or cpu; without it the instance's own.", form=DEVICE
+    )
     generator_device: str = _option(
-        "Where seeds are drawn; cpu gives the same picture on any hardware.", "cpu"
+        "Where seeds are drawn; cpu gives the same picture on any hardware.", "cpu", form=DEVICE
     )
     diffusers_load_kwargs: dict[str, Any] | None = _option(
         "JSON object: further arguments of from_pretrained()."
@@ -52,7 +66,9 @@ class ServeConfig:
     diffusers_call_kwargs: dict[str, Any] | None = _option(
         "JSON object: defaults for arguments of the pipeline's __call__; a request's inputs win."
     )
-    boundary_ratio: float | None = _option("Wan 2.2: where the second transformer takes over.")
+    boundary_ratio: float | None = _option(
+        "Wan 2.2: where the second transformer takes over, 0 to 1.", minimum=0, maximum=1
+    )
     flow_shift: float | None = _option("Wan: flow shift of the UniPC scheduler.")
     vae_use_slicing: bool = _option("Decode a batch one image at a time, to save memory.", False)
     vae_use_tiling: bool = _option("Decode large images in tiles, to save memory.", False)
@@ -93,7 +109,7 @@ class ServeConfig:
 
 
 def options() -> tuple[dataclasses.Field[Any], ...]:
-    """Return every load-time option; `metadata` holds about, choices and minimum."""
+    """Return every load-time option; `metadata` is what `_option` took."""
     return dataclasses.fields(ServeConfig)
 
 
@@ -112,11 +128,16 @@ def read_option(option: dataclasses.Field[Any], text: str) -> Any:
         value = _READ[option_type(option)](text)
     except ValueError as error:
         raise ConfigError(f"parameter '{option.name}': {error}") from None
-    choices, minimum = option.metadata["choices"], option.metadata["minimum"]
+    choices, form = option.metadata["choices"], option.metadata["form"]
+    minimum, maximum = option.metadata["minimum"], option.metadata["maximum"]
     if choices and value not in choices:
         raise ConfigError(f"parameter '{option.name}': {text!r} is not one of {', '.join(choices)}")
     if minimum is not None and value < minimum:
         raise ConfigError(f"parameter '{option.name}': {text!r} is below {minimum}")
+    if maximum is not None and value > maximum:
+        raise ConfigError(f"parameter '{option.name}': {text!r} is above {maximum}")
+    if form and not re.fullmatch(form[0], value):
+        raise ConfigError(f"parameter '{option.name}': {text!r} is not {form[1]}")
     return value
 
 

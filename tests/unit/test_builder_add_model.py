@@ -91,6 +91,10 @@ def test_call_kwargs_that_the_pipeline_does_not_take_are_warned_of(run, model):
         (["--pipeline-class", "StableDifusionPipeline"], "Did you mean 'StableDiffusionPipeline'?"),
         (["--pipeline-class", "UNet2DModel"], "UNet2DModel"),
         (["--pipeline-class", "os"], "os"),
+        (["--diffusers-load-kwargs", '{"torch_dtyp": "float16"}'], "Did you mean 'torch_dtype'?"),
+        (["--diffusers-load-kwargs", '{"torch_dtype": "float61"}'], "dtype 'float61'"),
+        (["--diffusers-load-kwargs", '{"unet": null}'], "cannot do without its component 'unet'"),
+        (["--name", ""], "'' cannot be a model's name"),
         (["--name", "a/b"], "'a/b' cannot be a model's name"),
         (["--device", "cpu", "--gpus", "0"], "give one of them"),
     ],
@@ -100,6 +104,16 @@ def test_refused_and_nothing_left(run, model, tmp_path, words, message):
     assert code == 1
     assert message in err
     assert not (tmp_path / "repo").exists()
+
+
+def test_force_names_the_options_that_it_drops(run, model):
+    first = ["--variant", "fp16", "--max-queue", "8", "--max-steps", "9", "--decoupled"]
+    assert run("add-model", model, *first)[0] == 0
+    code, _, err = run("add-model", model, "--force", "--max-steps", "1000")
+    assert code == 0
+    assert err.startswith("warning: the entry that is replaced also set ")
+    assert "set variant, max_queue, decoupled: give" in err
+    assert run("add-model", model, "--force")[2] == ""
 
 
 @pytest.mark.parametrize(
@@ -127,7 +141,17 @@ def test_an_unknown_hub_id_without_network_names_the_ways_out(run, tmp_path, mon
     assert code == 1
     for way in ("local folder", "--pipeline-class", "cache"):
         assert way in err
+    assert "Did you mean" not in err
     assert run("add-model", "nobody/x", "--pipeline-class", "ZImagePipeline")[0] == 0
+
+
+@pytest.mark.parametrize("model_id", ["Qwen/Qwen-Imag", "qwen/qwen-image"])
+@pytest.mark.parametrize("command", ["add-model", "inspect"])
+def test_a_misspelt_hub_id_gets_the_near_miss(run, monkeypatch, command, model_id):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code, _, err = run(command, model_id)
+    assert code == 1
+    assert "Did you mean 'Qwen/Qwen-Image'?" in err
 
 
 @pytest.mark.parametrize(

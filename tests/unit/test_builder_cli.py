@@ -29,7 +29,7 @@ def test_every_option_reaches_the_config(option, joint):
     texts = {str: "x", int: "7", float: "0.1", dict: '{"a": [1, null]}'}
     values = {str: "x", int: 7, float: 0.1, dict: {"a": [1, None]}, bool: True}
     kind = option_type(option)
-    choices = option.metadata["choices"]
+    choices = option.metadata["choices"] or (("cuda:1",) if option.metadata["form"] else ())
     flag = "--" + option.name.replace("_", "-")
     words = (
         [flag] if kind is bool else f"{flag}{joint}{(choices or [texts[kind]])[-1]}".split(joint, 1)
@@ -60,6 +60,12 @@ def test_help_of_each_command_has_an_example(command, capsys):
     assert f"example:\n  builder {command}" in text
 
 
+def test_help_of_serve_tells_the_default_host(capsys):
+    with pytest.raises(SystemExit):
+        builder.main(["serve", "--help"])
+    assert "default: 127.0.0.1" in capsys.readouterr().out
+
+
 def test_help_of_add_model_lists_every_option(capsys):
     with pytest.raises(SystemExit):
         builder.main(["add-model", "--help"])
@@ -79,6 +85,8 @@ def test_help_of_add_model_lists_every_option(capsys):
         (["add-model", "m", "--vae-use"], "unknown option '--vae-use'"),
         (["add-model", "m", "--dtype", "bf16"], "not one of auto, bfloat16"),
         (["add-model", "m", "--max-queue", "0"], "below 1"),
+        (["add-model", "m", "--boundary-ratio", "9"], "above 1"),
+        (["add-model", "m", "--device", "gpu"], "'gpu' is not cpu, cuda, cuda:N"),
         (["add-model", "m", "--max-queue", "many"], "not an integer"),
         (["add-model", "m", "--flow-shift", "nan"], "not a finite number"),
         (["add-model", "m", "--diffusers-call-kwargs", "{"], "malformed JSON"),
@@ -88,6 +96,7 @@ def test_help_of_add_model_lists_every_option(capsys):
         (["add-model", "m", "extra"], "unknown option 'extra'"),
         (["serve", "--http-port", "99999"], "not a port"),
         (["serve", "--htp-port", "1"], "Did you mean '--http-port'?"),
+        (["serve", "x", "--log-verbose=1"], "Triton's own go last: -- --log-verbose=1"),
         (["check", "--", "--x"], "options after -- are for builder serve"),
         (["generate", "demo", "--prompt", "x"], "--output"),
         (["generate", "demo", "--output", "x.png", "--protocol", "ftp"], "ftp"),
@@ -142,6 +151,16 @@ def test_an_unexpected_error_has_no_traceback(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv(builder.DEBUG, "1")
     with pytest.raises(RuntimeError):
         builder.main(["list"])
+
+
+def test_a_permission_that_is_missing_names_the_file(capsys, monkeypatch):
+    def fail(args):
+        raise PermissionError(13, "Permission denied", "/a/b")
+
+    monkeypatch.setattr("builder.list_models.run", fail)
+    monkeypatch.delenv(builder.DEBUG, raising=False)
+    assert builder.main(["list"]) == 1
+    assert "error: no permission to read or write '/a/b'" in capsys.readouterr().err
 
 
 def test_help_is_quick_and_imports_nothing_heavy():

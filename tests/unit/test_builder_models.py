@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder import models
-from builder.generate import check_output, read_inputs
+from builder.generate import check_output, check_suffix, read_inputs
 from builder.inspect_model import Component, memory_estimate
 from builder.weights import Weights, read_component
 from triton_diffusers.contract import Tensor
@@ -166,3 +166,25 @@ def test_an_output_that_cannot_be_written_is_refused_first(tmp_path):
     for bad, message in (("a", "suffix"), ("a.xyz", "suffix"), ("no/a.png", "'.*no' does not")):
         with pytest.raises(ConfigError, match=message):
             check_output(tmp_path / bad)
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(ConfigError, match="is a folder"):
+        check_output(tmp_path / "folder.png")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "fits", "fails"),
+    [
+        (["images", "media", "seed"], "png jpg webp bmp npz npy", "wav mp4 gif"),
+        (["frames", "media"], "mp4 gif npz", "png wav flac"),
+        (["audios", "sampling_rate"], "wav flac npy", "png mp4"),
+        (["frames", "audios"], "mp4 wav", "png"),
+        (["latents"], "npz", "png wav"),
+    ],
+)
+def test_a_suffix_fits_what_the_model_makes(outputs, fits, fails):
+    for suffix in fits.split():
+        check_suffix(Path(f"x.{suffix}"), outputs, "m")
+        check_suffix(Path(f"x.{suffix.upper()}"), outputs, "m")
+    for suffix in fails.split():
+        with pytest.raises(ConfigError, match=rf"'m' makes no \.{suffix}; accepted: .*\.npz"):
+            check_suffix(Path(f"x.{suffix}"), outputs, "m")

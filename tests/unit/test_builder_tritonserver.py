@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from builder import installation, stubs
+from builder import main as builder
 from builder.installation import Binary, ServerError
 from builder.ports import Ports, choose_ports
+from builder.repository import write_entry
 from builder.serve import StopSignals
 from builder.tritonserver import OWNED_OPTIONS, read_reason, refuse_owned
 
@@ -60,6 +62,21 @@ def test_a_busy_port_is_named_with_its_option(kind):
         wanted = {"http": 0, "grpc": 0, "metrics": 0} | {kind: taken.getsockname()[1]}
         with pytest.raises(ServerError, match=f"--{kind}-port"):
             choose_ports("127.0.0.1", Ports(**wanted))
+
+
+def test_two_ports_that_are_the_same_are_refused():
+    with pytest.raises(ServerError, match="--http-port and --grpc-port are both 8100"):
+        choose_ports("127.0.0.1", Ports(8100, 8100, 0))
+
+
+def test_a_refused_start_leaves_no_log(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "logs"))
+    (tmp_path / "logs").mkdir()
+    write_entry(tmp_path / "repo", "a", "")
+    words = ["--repository", str(tmp_path / "repo"), "--http-port", "8100", "--grpc-port", "8100"]
+    assert builder.main(["serve", *words]) == 1
+    assert "both 8100" in capsys.readouterr().err
+    assert not list((tmp_path / "logs").iterdir())
 
 
 def test_an_address_of_another_machine_is_refused():

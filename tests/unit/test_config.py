@@ -29,7 +29,11 @@ OPTIONS = {option.name: option for option in options()}
 
 def _value(name: str) -> Any:
     option = OPTIONS[name]
-    return (option.metadata["choices"] or (VALUES[option_type(option)],))[-1]
+    if option.metadata["form"]:
+        return "cuda:1"
+    if option.metadata["choices"]:
+        return option.metadata["choices"][-1]
+    return VALUES[option_type(option)]
 
 
 @pytest.mark.parametrize("name", list(OPTIONS))
@@ -71,6 +75,29 @@ def test_choices_are_listed(name: str) -> None:
 def test_minimum_holds(name: str) -> None:
     with pytest.raises(ConfigError, match=f"'{name}'.*below"):
         read_option(OPTIONS[name], str(int(OPTIONS[name].metadata["minimum"]) - 1))
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, o in OPTIONS.items() if o.metadata["maximum"] is not None]
+)
+def test_maximum_holds(name: str) -> None:
+    maximum = OPTIONS[name].metadata["maximum"]
+    assert read_option(OPTIONS[name], str(maximum)) == maximum
+    with pytest.raises(ConfigError, match=f"'{name}'.*above"):
+        read_option(OPTIONS[name], str(maximum + 1))
+
+
+def test_boundary_ratio_is_a_share() -> None:
+    assert OPTIONS["boundary_ratio"].metadata["maximum"] == 1
+
+
+@pytest.mark.parametrize("name", ["device", "generator_device"])
+def test_devices_have_a_form(name: str) -> None:
+    for device in ("cpu", "cuda", "cuda:7", "xpu", "npu:0", "mps"):
+        assert read_option(OPTIONS[name], device) == device
+    for device in ("gpu", "cuda:", "cuda:x", "CUDA", "", "0", "cuda:1\n"):
+        with pytest.raises(ConfigError, match=f"'{name}'.* is not cpu, cuda"):
+            read_option(OPTIONS[name], device)
 
 
 @pytest.mark.parametrize("name", list(OPTIONS))
