@@ -28,7 +28,7 @@ try:
 except ImportError as error:
     raise ImportError(
         f"{error}. This model needs the triton-diffusers package in the Python that tritonserver "
-        "uses: pip install triton-diffusers"
+        "uses: pip install FOLDER, with the folder of its checkout"
     ) from error
 
 __all__ = ["TritonPythonModel"]

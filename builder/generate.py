@@ -47,7 +47,10 @@ def run(args: argparse.Namespace) -> int:
                 )
             paths = result.save(output)
     except (ServerUnavailable, ModelNotFound) as error:
-        raise ServerError(f"{error}; serve it with: builder serve {args.name}") from None
+        text = str(error)
+        told = any(words in text for words in ("could not load it", "seems to speak"))
+        hint = "" if told else f"; serve it with: builder serve {args.name}"
+        raise ServerError(text + hint) from None
     except DiffusersClientError as error:
         raise ServerError(str(error)) from None
     for warning in result.info.get("warnings", []):
