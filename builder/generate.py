@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with DiffusersClient(url, model=args.name, protocol=args.protocol) as client:
             inputs = read_inputs(args.inputs, client.inputs(), args.name)
-            check_suffix(output, _outputs(client), args.name)
+            check_suffix(output, list(client.outputs()), args.name)
             suffix = output.suffix.lower()[1:]
             if suffix in SERVER_ENCODES:
                 inputs.setdefault("output_format", suffix)
@@ -59,11 +59,6 @@ def run(args: argparse.Namespace) -> int:
     for path in paths:
         say(str(path))
     return 0
-
-
-def _outputs(client: Any) -> list[str]:
-    """Return the names of the outputs that came with the description of the inputs."""
-    return list(client._session._entry.outputs)
 
 
 def check_output(path: Path) -> Path:

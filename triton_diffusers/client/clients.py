@@ -79,6 +79,10 @@ class DiffusersClient:
         """Return what the entry accepts: name -> data type, dims and whether it may be left out."""
         return self._take(self._session.inputs())
 
+    def outputs(self) -> dict[str, Tensor]:
+        """Return what the entry may send back: name -> data type and dims."""
+        return self._take(self._session.outputs())
+
     def is_ready(self) -> bool:
         """Tell whether the entry takes requests; False also when no server answers."""
         return self._take(self._session.is_ready())
@@ -148,6 +152,10 @@ class AsyncDiffusersClient:
     async def inputs(self) -> dict[str, Tensor]:
         """Return what the entry accepts: name -> data type, dims and whether it may be left out."""
         return await self._take(self._session.inputs())
+
+    async def outputs(self) -> dict[str, Tensor]:
+        """Return what the entry may send back: name -> data type and dims."""
+        return await self._take(self._session.outputs())
 
     async def is_ready(self) -> bool:
         """Tell whether the entry takes requests; False also when no server answers."""

@@ -72,6 +72,10 @@ class Session:
         """Read what the entry accepts, anew."""
         return dict((yield from self._describe()).inputs)
 
+    def outputs(self) -> Steps[dict[str, Tensor]]:
+        """Read what the entry may return, anew."""
+        return dict((yield from self._describe()).outputs)
+
     def is_ready(self) -> Steps[bool]:
         """Ask whether the entry takes requests; a server that does not answer has none."""
         try:
