@@ -80,8 +80,8 @@ def read_tensors(messages: Iterable[Any]) -> tuple[Tensor, ...]:
 
 
 def read_parameters(message: Any) -> dict[str, str]:
-    """Return the parameters of a parsed config.pbtxt as text."""
-    return {key: value.string_value for key, value in message.parameters.items()}
+    """Return the parameters of a parsed config.pbtxt as text, by name: protobuf shuffles them."""
+    return {key: value.string_value for key, value in sorted(message.parameters.items())}
 
 
 def quote(text: str) -> str:

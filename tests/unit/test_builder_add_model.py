@@ -112,7 +112,7 @@ def test_force_names_the_options_that_it_drops(run, model):
     code, _, err = run("add-model", model, "--force", "--max-steps", "1000")
     assert code == 0
     assert err.startswith("warning: the entry that is replaced also set ")
-    assert "set variant, max_queue, decoupled: give" in err
+    assert "set max_queue, variant, decoupled: give" in err
     assert run("add-model", model, "--force")[2] == ""
 
 
