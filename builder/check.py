@@ -70,8 +70,6 @@ def _check_triton_part(message: Any, folder: Path) -> None:
         raise ConfigError(f"name is '{message.name}', but the folder is '{folder.name}'")
     if message.backend != "python":
         raise ConfigError(f"backend is '{message.backend}', not 'python': it is not our entry")
-    if message.max_batch_size:
-        raise ConfigError(f"max_batch_size is {message.max_batch_size}; it must be 0")
     model = folder / repository.MODEL
     if not model.is_file():
         raise ConfigError(f"{model} is missing: write it again with builder add-model --force")

@@ -14,7 +14,6 @@ from builder.installation import ServerError
 from triton_diffusers.contract import AUDIO_FORMATS, BYTES_SUFFIX, VIDEO_FORMATS, Tensor
 from triton_diffusers.errors import ConfigError, unknown
 
-PORTS = {"grpc": 8001, "http": 8000}
 SERVER_ENCODES = ("mp4", "flac")
 """Files that the helper cannot always write itself: the server is asked for them."""
 
@@ -33,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     )
 
     output = check_output(Path(args.output))
-    url = args.url or f"localhost:{PORTS[args.protocol]}"
+    url = args.url or "localhost"  # the client knows the port of each protocol
     try:
         with DiffusersClient(url, model=args.name, protocol=args.protocol) as client:
             inputs = read_inputs(args.inputs, client.inputs(), args.name)

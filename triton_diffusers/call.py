@@ -148,6 +148,8 @@ def _from_extra(
         if hint:
             raise RequestError(f"input 'extra': {hint}")
         if extra[name] is None and parameter is not None and not parameter.required:
+            if name in inputs or name + BYTES_SUFFIX in inputs:
+                raise RequestError(f"'{name}' was sent twice, once as null in 'extra'; send one")
             continue  # None is a value that only JSON can carry
         if name in _OWN or (parameter is not None and parameter.kind in WIRE):
             raise RequestError(f"input 'extra': '{name}' has an input of its own; send it there")

@@ -145,8 +145,10 @@ class _Job:
     def _finish(self, response: Any) -> None:
         if self._answered:
             return
-        self._answered = True
         self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self._answered = (
+            True  # not before: an answer that could not be sent leaves room for an error
+        )
 
 
 def _wording(error: BaseException) -> tuple[int | None, str]:

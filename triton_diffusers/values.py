@@ -38,9 +38,14 @@ def texts(array: Array, name: str, config: ServeConfig) -> list[str]:
 
 def numbers(array: Array, name: str) -> list[Any]:
     """Return the elements of a numeric tensor as Python numbers; NaN and infinity are refused."""
+    return list(finite(not_empty(array, name), name).reshape(-1).tolist())
+
+
+def finite(array: Array, name: str) -> Array:
+    """Return the array. Raises RequestError when it holds NaN or infinity."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RequestError(f"input '{name}': NaN or infinite; send finite numbers")
-    return list(not_empty(array, name).reshape(-1).tolist())
+    return array
 
 
 def single(values: list[Any], name: str) -> Any:
@@ -204,8 +209,7 @@ def _read_audio(
 
     name, files, rate = parameter.name, parameter.name + BYTES_SUFFIX, None
     if name in inputs:
-        samples = not_empty(inputs[name], name)
-        numbers(samples.reshape(-1)[:0] if samples.size == 0 else samples, name)
+        samples = finite(not_empty(inputs[name], name), name)
     else:
         element = single(list(not_empty(inputs[files], files).flat), files)
         limits = _limits(config)

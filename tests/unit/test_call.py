@@ -59,6 +59,11 @@ def test_extra_carries_none() -> None:
     assert call.kwargs == {"prompt": "a", "guidance_scale": None, "negative_prompt": None}
 
 
+def test_null_beside_a_value_is_refused() -> None:
+    with pytest.raises(RequestError, match="sent twice"):
+        _call(prompt="a", guidance_scale=2.0, extra='{"guidance_scale": null}')
+
+
 @pytest.mark.parametrize("value", ['"x"', "[1]", "3"])
 def test_a_dictionary_is_a_dictionary(value: str) -> None:
     with pytest.raises(RequestError, match="send a JSON object"):
