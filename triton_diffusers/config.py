@@ -2,6 +2,7 @@
 """`ServeConfig`: what an entry's config.pbtxt `parameters` say, read by declared type."""
 
 import dataclasses
+import functools
 import json
 import re
 import types
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_diffusers.errors import ConfigError, unknown
-from triton_diffusers.json_text import read_json_object
+from triton_diffusers.json_text import read_json, read_json_object
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
+JSON_TYPES = {dict: "object", list: "list"}
 DEVICE = (r"(cpu|cuda|xpu|npu|mps)(:\d+)?", "cpu, cuda, cuda:N, xpu, npu or mps")
 """The form of a device's name, and that form in words."""
 
@@ -25,7 +27,10 @@ def _option(
     minimum: float | None = None,
     maximum: float | None = None,
     form: tuple[str, str] | None = None,
+    needs: str = "",
+    fails: str = "",
 ) -> Any:
+    """Declare an option. `needs` and `fails` tell the docs when it cannot work, and how that shows."""
     return dataclasses.field(
         default=default,
         metadata={
@@ -34,6 +39,8 @@ def _option(
             "minimum": minimum,
             "maximum": maximum,
             "form": form,
+            "needs": needs,
+            "fails": fails,
         },
     )
 
@@ -48,9 +55,18 @@ class ServeConfig:
     )
     diffusers_version: str | None = _option("The diffusers that the entry was written for.")
     revision: str | None = _option("Branch, tag or commit of a hub model.")
+    subfolder: str | None = _option("Folder inside the model that holds the pipeline.")
     variant: str | None = _option("Weight file variant, such as fp16.")
-    dtype: str = _option(
-        "Floating-point type of the weights; auto: bfloat16 on a GPU, float32 on a CPU.",
+    use_safetensors: bool | None = _option(
+        "true: only safetensors files; false: only pickled ones; unset: safetensors where there."
+    )
+    custom_pipeline: str | None = _option(
+        "Folder or file with your own pipeline class, or a community pipeline of diffusers.",
+        needs="trust_remote_code, unless it is a local path",
+    )
+    trust_remote_code: bool = _option("Let the model repository's own Python code run.", False)
+    dtype: str | dict[str, Any] = _option(
+        "Type of the weights; auto: bfloat16 on a GPU, float32 on a CPU. Or one per component.",
         "auto",
         choices=DTYPES,
     )
@@ -70,6 +86,57 @@ class ServeConfig:
         "Wan 2.2: where the second transformer takes over, 0 to 1.", minimum=0, maximum=1
     )
     flow_shift: float | None = _option("Wan: flow shift of the UniPC scheduler.")
+    scheduler: str | dict[str, Any] | None = _option(
+        'Scheduler class, or {"class": NAME, further config}: replaces the model\'s own.'
+    )
+    lora: str | list[Any] | dict[str, Any] | None = _option(
+        "LoRA adapters: a path or hub id, or a list of {path, weight_name, scale, adapter_name}.",
+        needs="the package peft",
+    )
+    quantization_config: str | dict[str, Any] | None = _option(
+        'Quantize while loading: a method such as int8, {"method": NAME}, or a diffusers config.',
+        needs="the package torchao",
+    )
+    attention_backend: str = _option(
+        "Attention backend, or several separated by commas, tried in order; native: PyTorch's own.",
+        "native",
+    )
+    attention_fallback: str = _option(
+        "What to do when no named backend works: use native, or refuse to load (error).",
+        "native",
+        choices=("native", "error"),
+    )
+    enable_cpu_offload: bool = _option(
+        "Keep components in host memory, each on the GPU only while it runs.", False, needs="a GPU"
+    )
+    enable_layerwise_offload: bool = _option(
+        "Keep layers in host memory, each on the GPU only while it runs; slow, least memory.",
+        False,
+        needs="a GPU",
+    )
+    enable_group_offload: str | None = _option(
+        "Keep groups of layers in host memory and fetch the next one while one runs.",
+        choices=("block_level", "leaf_level"),
+        needs="a GPU",
+    )
+    device_map: str | None = _option(
+        "Spread components over the GPUs (balanced), or load straight onto one (cuda).",
+        needs="a GPU",
+    )
+    channels_last: bool = _option("Memory format channels_last for unet and vae.", False)
+    layerwise_casting: str | None = _option(
+        "Store the denoiser's weights in 8 bits, and cast each layer while it runs.",
+        choices=("float8_e4m3fn", "float8_e5m2"),
+    )
+    torch_compile: str = _option(
+        "Compile the denoisers: their repeated blocks (regional), or whole (full).",
+        "off",
+        choices=("off", "regional", "full"),
+        needs="a C++ compiler on a CPU",
+    )
+    warmup: str | list[Any] | None = _option(
+        'Calls to make before ready: sizes such as "512x512,1024x1024", or a list of arguments.'
+    )
     vae_use_slicing: bool = _option("Decode a batch one image at a time, to save memory.", False)
     vae_use_tiling: bool = _option("Decode large images in tiles, to save memory.", False)
     cpu_threads: int | None = _option("torch threads of the instance.", minimum=1)
@@ -115,17 +182,24 @@ def options() -> tuple[dataclasses.Field[Any], ...]:
 
 def option_type(option: dataclasses.Field[Any]) -> type:
     """Return the plain type of an option: str, int, float, bool or dict."""
+    return option_types(option)[0]
+
+
+@functools.cache
+def option_types(option: dataclasses.Field[Any]) -> tuple[type, ...]:
+    """Return the plain types of an option; str stands before the JSON types that it also takes."""
     hint = typing.get_type_hints(ServeConfig)[option.name]
-    if isinstance(hint, types.UnionType):
-        hint = next(t for t in typing.get_args(hint) if t is not types.NoneType)
-    plain: type = typing.get_origin(hint) or hint
-    return plain
+    hints = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return tuple(typing.get_origin(t) or t for t in hints if t is not types.NoneType)
 
 
 def read_option(option: dataclasses.Field[Any], text: str) -> Any:
     """Read one option's text by its declared type. Raises ConfigError naming the option."""
+    kinds = option_types(option)
     try:
-        value = _READ[option_type(option)](text)
+        if len(kinds) > 1 and text.lstrip()[:1] in ("{", "["):
+            return _read_json(kinds[1:], text)
+        value = _READ[kinds[0]](text)
     except ValueError as error:
         raise ConfigError(f"parameter '{option.name}': {error}") from None
     choices, form = option.metadata["choices"], option.metadata["form"]
@@ -138,6 +212,8 @@ def read_option(option: dataclasses.Field[Any], text: str) -> Any:
         raise ConfigError(f"parameter '{option.name}': {text!r} is above {maximum}")
     if form and not re.fullmatch(form[0], value):
         raise ConfigError(f"parameter '{option.name}': {text!r} is not {form[1]}")
+    if kinds[0] is str and option.default != "" and not value.strip():
+        raise ConfigError(f"parameter '{option.name}' is empty: give a value, or leave it out")
     return value
 
 
@@ -145,6 +221,14 @@ def _read_bool(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} is not 'true' or 'false'")
     return text.lower() == "true"
+
+
+def _read_json(kinds: tuple[type, ...], text: str) -> Any:
+    value = read_json(text)
+    if not isinstance(value, kinds):
+        wanted = " or ".join(JSON_TYPES[kind] for kind in kinds)
+        raise ValueError(f"expected a JSON {wanted}, got {text[:80]!r}")
+    return value
 
 
 def _read_number(kind: type, name: str) -> Any:
@@ -172,4 +256,4 @@ _READ: dict[type, Any] = {
 def _write(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)

@@ -10,7 +10,15 @@ LARGEST_INTEGER = 2**63
 
 
 def read_json_object(text: str) -> dict[str, Any]:
-    """Read one JSON object.
+    """Read one JSON object. Raises ValueError as `read_json`, and for any other JSON."""
+    value = read_json(text)
+    if not isinstance(value, dict):
+        raise ValueError(f'expected a JSON object such as {{"a": 1}}, got {text[:80]!r}')
+    return value
+
+
+def read_json(text: str) -> Any:
+    """Read one JSON value.
 
     Raises ValueError, saying what to write, for malformed JSON, NaN and infinity, numbers that no
     tensor could hold, a name that stands twice in an object, and nesting deeper than `MAX_DEPTH`.
@@ -21,8 +29,6 @@ def read_json_object(text: str) -> dict[str, Any]:
         raise ValueError(
             f'malformed JSON ({error}); write a JSON object such as {{"a": 1}}'
         ) from None
-    if not isinstance(value, dict):
-        raise ValueError(f'expected a JSON object such as {{"a": 1}}, got {text[:80]!r}')
     _check(value, 0)
     return value
 
