@@ -14,6 +14,8 @@ from triton_diffusers.contract import MEDIA
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.signature import Signature, entry_inputs, entry_outputs, read_signature
 
+PATH_OPTIONS = {"custom_pipeline", "lora"}
+"""Options whose values name files: typed relative to where the operator is."""
 SUFFIXES = {"video": "mp4", "audio": "wav"}
 
 
@@ -44,9 +46,14 @@ def build_entry(args: argparse.Namespace, name: str, folder: Path) -> tuple[Entr
     config = _read_options(args, folder)
     if args.gpus and config.device is not None:
         raise ConfigError("--gpus and --device both place the pipeline: give one of them")
+    if config.device_map is not None and (args.gpus or args.instances > 1):
+        raise ConfigError(
+            "--device-map places one copy itself: leave out --gpus and --instances (to choose its "
+            "GPUs start the server with CUDA_VISIBLE_DEVICES)"
+        )
     cls = models.find_class(config, folder)
     signature = read_signature(cls)
-    for note in check_config(config, cls):
+    for note in check_config(config, cls, folder):
         warn(note)
     entry = Entry(
         name=name,
@@ -65,6 +72,8 @@ def _read_options(args: argparse.Namespace, folder: Path) -> ServeConfig:
     """Build the config from the options that were given; the rest keep their defaults."""
     given = {o.name: getattr(args, o.name) for o in options() if hasattr(args, o.name)}
     given["model"] = models.model_parameter(args.model, folder)
+    for name in PATH_OPTIONS & given.keys():
+        given[name] = models.with_paths(given[name], folder)
     given["diffusers_version"] = models.diffusers_version()
     return ServeConfig(**given)
 

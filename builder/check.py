@@ -8,7 +8,6 @@ from typing import Any
 from builder import models, repository
 from builder.console import say, warn
 from builder.entry import parse_config, read_parameters
-from triton_diffusers.call_kwargs import check_call_kwargs
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError
 
@@ -46,21 +45,19 @@ def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
     problems = entry_check.check_entry(_as_dict(message), config, cls)
     if problems:
         raise ConfigError(" ".join(problems))
-    notes = check_config(config, cls)
+    notes = check_config(config, cls, folder)
     installed = models.diffusers_version()
     if config.diffusers_version not in (None, installed):
         notes.append(f"written for diffusers {config.diffusers_version}; {installed} fits too")
     return f"{cls.__name__}, {config.model}", notes
 
 
-def check_config(config: ServeConfig, cls: type) -> list[str]:
+def check_config(config: ServeConfig, cls: type, folder: Path) -> list[str]:
     """Return warnings. Raises ConfigError for an option that the pipeline would refuse to load."""
-    from triton_diffusers import loading
+    from triton_diffusers.option_checks import check_options
     from triton_diffusers.signature import read_signature
 
-    loading.check_options(config, cls.__name__)
-    loading.load_kwargs(config, cls, "cpu")
-    _, notes = check_call_kwargs(config, read_signature(cls))
+    _, notes = check_options(config, cls, read_signature(cls), folder)
     return notes
 
 

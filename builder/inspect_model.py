@@ -3,10 +3,8 @@
 
 import argparse
 import dataclasses
-import inspect
 import sys
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from builder.weights import Weights, read_component
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError
+from triton_diffusers.pipeline_classes import constructor_components
 from triton_diffusers.signature import entry_inputs, entry_outputs, read_signature
 
 GIB = 2**30
@@ -50,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
 def read_components(cls: type, folder: Path | None, config: ServeConfig) -> list[Component]:
     """Return a pipeline's parts; without a local folder, those of the class's constructor."""
     if folder is None:
-        return [Component(name, text) for name, text in _constructor_parts(cls).items()]
-    from triton_diffusers.loading import read_index
+        return [Component(name, text) for name, text in constructor_components(cls).items()]
+    from triton_diffusers.model_files import read_index
 
     parts = []
     for name, value in read_index(folder, config).items():
@@ -61,15 +60,23 @@ def read_components(cls: type, folder: Path | None, config: ServeConfig) -> list
     return parts
 
 
-def memory_estimate(components: Iterable[Component], dtype: str) -> str:
-    """Say how much memory the weights take once loaded."""
-    held = [c.weights for c in components if c.weights and c.weights.size]
-    parameters = sum(w.parameters for w in held)
+def memory_estimate(components: Iterable[Component], dtype: str | dict[str, Any]) -> str:
+    """Say how much memory the weights take once loaded.
+
+    dtype: the option: one type, or one per component.
+    """
+    held = {c.name: c.weights for c in components if c.weights and c.weights.size}
     if not held:
         return "memory: unknown, the weights are not on this machine"
-    if not all(w.parameters for w in held):
-        return f"memory: about {_gib(sum(w.size for w in held))} as stored, plus activations"
+    if not all(w.parameters for w in held.values()):
+        size = sum(w.size for w in held.values())
+        return f"memory: about {_gib(size)} as stored, plus activations"
+    if isinstance(dtype, dict):
+        types = {name: dtype.get(name, dtype.get("default", "auto")) for name in held}
+        total = sum(w.parameters * BYTES.get(types[n], BYTES["bfloat16"]) for n, w in held.items())
+        return f"memory: about {_gib(total)} in those types, plus activations"
     names = ("bfloat16", "float32") if dtype == "auto" else (dtype,)
+    parameters = sum(w.parameters for w in held.values())
     sizes = " or ".join(f"{_gib(parameters * BYTES[name])} in {name}" for name in names)
     return f"memory: {_count(parameters)} parameters take {sizes}, plus activations"
 
@@ -98,7 +105,7 @@ def _model(model: str, folder: Path) -> str:
 
 def _local_folder(config: ServeConfig, entry: Path) -> Path | None:
     """Return the folder with the weights: the model's own, or its snapshot in the hub cache."""
-    from triton_diffusers.loading import INDEX, find_model
+    from triton_diffusers.model_files import INDEX, find_model
 
     model = find_model(config, entry)
     if isinstance(model, Path):
@@ -107,32 +114,6 @@ def _local_folder(config: ServeConfig, entry: Path) -> Path | None:
 
     cached = try_to_load_from_cache(model, INDEX, revision=config.revision)
     return Path(cached).parent if isinstance(cached, str) else None
-
-
-def _constructor_parts(cls: type) -> dict[str, str]:
-    """Return component name -> class, as the pipeline's constructor declares them."""
-    try:
-        hints: Mapping[str, Any] = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
-    except (NameError, TypeError):
-        hints = {}
-    parameters = inspect.signature(cls).parameters.values()
-    named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    return {
-        p.name: _class_name(hints[p.name])
-        for p in named
-        if p.name in hints and not _is_setting(hints[p.name])
-    }
-
-
-def _is_setting(hint: Any) -> bool:
-    """Tell whether a parameter of the constructor is a number or text, not a component."""
-    kinds = set(typing.get_args(hint) or (hint,)) - {type(None)}
-    return kinds <= {bool, int, float, str}
-
-
-def _class_name(hint: Any) -> str:
-    parts = [a for a in typing.get_args(hint) if a is not type(None)]
-    return " or ".join(_class_name(a) for a in parts) if parts else getattr(hint, "__name__", "?")
 
 
 def _console() -> Any:

@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 from builder import console, repository
 from builder.installation import ServerError
 from triton_diffusers import __version__
-from triton_diffusers.config import option_type, options, read_option
+from triton_diffusers.config import option_type, option_types, options, read_option
 from triton_diffusers.errors import ConfigError, near_miss, one_line
+from triton_diffusers.unsupported import refusal
 
 ABOUT = """\
 Serve any Hugging Face diffusers pipeline on NVIDIA Triton.
@@ -208,10 +209,14 @@ def _add_option(group: Any, option: Any) -> None:
     about = option.metadata["about"].replace("%", "%%")
     # SUPPRESS: an option that was not given is left out of the entry
     if option_type(option) is bool:
-        group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=about)
+        # --no-... only where leaving the option out means something else than false
+        on_off = argparse.BooleanOptionalAction if option.default is None else "store_true"
+        group.add_argument(flag, action=on_off, default=argparse.SUPPRESS, help=about)
         return
     names = {dict: "JSON", int: "N", float: "X"}
-    metavar = "|".join(option.metadata["choices"]) or names.get(option_type(option), "TEXT")
+    kinds = option_types(option)
+    metavar = "|".join(option.metadata["choices"]) or names.get(kinds[0], "TEXT")
+    metavar += "|JSON" if len(kinds) > 1 else ""
     group.add_argument(
         flag, type=_reader(option), default=argparse.SUPPRESS, metavar=metavar, help=about
     )
@@ -279,6 +284,8 @@ def _place_rest(args: argparse.Namespace, rest: list[str], parser: Parser) -> No
     for word in rest:
         if word.startswith("-") or not hasattr(args, "names"):
             name = word.partition("=")[0]
+            if reason := refusal(name.lstrip("-")):
+                parser.error(f"option {reason}")
             known = [*parser._option_string_actions]
             hint = "" if args.module != "builder.serve" else f" Triton's own go last: -- {word}"
             parser.error(f"unknown option '{name}'.{near_miss(name, known)}{hint}")

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from builder.console import busy
 from builder.known import KNOWN_MODELS
@@ -23,28 +24,48 @@ def model_parameter(model: str, entry: Path) -> str:
 
     A folder inside the entry is written relative to it, so that the entry can be moved.
     """
+    from triton_diffusers.model_files import is_single_file
+
     folder = Path(model).expanduser()
-    if not folder.is_dir():
+    if not folder.is_dir() and not is_single_file(folder):
         _refuse_path(model, folder)
         return model
-    absolute = Path(os.path.abspath(folder))
+    return _as_entry_names(folder, entry)
+
+
+def with_paths(value: Any, entry: Path) -> Any:
+    """Return an option's value with the files that it names as the entry names them."""
+    if isinstance(value, list):
+        return [with_paths(item, entry) for item in value]
+    if isinstance(value, dict):
+        return value | {k: with_paths(v, entry) for k, v in value.items() if k == "path"}
+    path = Path(value).expanduser() if isinstance(value, str) else None
+    return _as_entry_names(path, entry) if path is not None and path.exists() else value
+
+
+def _as_entry_names(path: Path, entry: Path) -> str:
+    absolute = Path(os.path.abspath(path))
     root = Path(os.path.abspath(entry))
     return str(absolute.relative_to(root) if absolute.is_relative_to(root) else absolute)
 
 
 def default_name(model: str) -> str:
-    """Return the last part of a hub id or folder in lower case."""
-    return Path(os.path.abspath(Path(model).expanduser())).name.lower()
+    """Return the last part of a hub id, folder or single file in lower case."""
+    from triton_diffusers.model_files import is_single_file
+
+    path = Path(os.path.abspath(Path(model).expanduser()))
+    return (path.stem if is_single_file(path) else path.name).lower()
 
 
 def find_class(config: ServeConfig, entry: Path) -> type:
     """Return the pipeline class, without network where the model is known by name."""
-    from triton_diffusers import loading
+    from triton_diffusers import model_files, pipeline_classes
 
     hint = ""
-    model = loading.find_model(config, entry)
+    model = model_files.find_model(config, entry)
     if isinstance(model, Path):
-        loading.read_index(model, config)  # refused now, rather than at load
+        if not model_files.is_single_file(model):
+            model_files.read_index(model, config)  # refused now, rather than at load
     elif config.pipeline_class is None and config.model in KNOWN_MODELS:
         config = dataclasses.replace(config, pipeline_class=KNOWN_MODELS[config.model])
     elif config.pipeline_class is None:
@@ -52,7 +73,7 @@ def find_class(config: ServeConfig, entry: Path) -> type:
         hint = near_known(config.model)
     with busy("importing diffusers"):
         try:
-            return loading.find_pipeline_class(config, entry)
+            return pipeline_classes.find_pipeline_class(config, entry)
         except ConfigError as error:
             raise ConfigError(f"{error}{hint}") from None
 
@@ -89,7 +110,12 @@ def diffusers_version() -> str:
 
 def _refuse_path(model: str, folder: Path) -> None:
     if folder.exists():
-        raise ConfigError(f"model '{model}' is a file: give the folder that has model_index.json")
+        from triton_diffusers.model_files import SINGLE_FILE
+
+        raise ConfigError(
+            f"model '{model}' is a file: give the folder that has model_index.json, or a "
+            f"checkpoint that ends in {', '.join(SINGLE_FILE)}"
+        )
     if model.startswith((".", "/", "~")) or model.count("/") != 1 or not all(model.split("/")):
         raise ConfigError(
             f"model '{model}' does not exist: give a folder with model_index.json, or a hub id "

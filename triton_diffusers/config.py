@@ -13,9 +13,10 @@ from typing import Any
 
 from triton_diffusers.errors import ConfigError, unknown
 from triton_diffusers.json_text import read_json, read_json_object
+from triton_diffusers.unsupported import refusal
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
-JSON_TYPES = {dict: "object", list: "list"}
+JSON_TYPES: dict[type, str] = {dict: "object", list: "list"}
 DEVICE = (r"(cpu|cuda|xpu|npu|mps)(:\d+)?", "cpu, cuda, cuda:N, xpu, npu or mps")
 """The form of a device's name, and that form in words."""
 
@@ -30,7 +31,7 @@ def _option(
     needs: str = "",
     fails: str = "",
 ) -> Any:
-    """Declare an option. `needs` and `fails` tell the docs when it cannot work, and how that shows."""
+    """Declare an option; `needs` and `fails` are for the docs: what it takes, how it shows."""
     return dataclasses.field(
         default=default,
         metadata={
@@ -166,6 +167,8 @@ class ServeConfig:
         options = {f.name: f for f in dataclasses.fields(cls)}
         values = {}
         for key, text in parameters.items():
+            if reason := refusal(key):
+                raise ConfigError(f"parameter {reason}")
             if key not in options:
                 raise ConfigError(unknown("parameter", key, "triton-diffusers", options))
             values[key] = read_option(options[key], text)

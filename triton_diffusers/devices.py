@@ -22,3 +22,15 @@ def check_device(option: str, name: str) -> None:
             f"parameter '{option}': '{name}' is not there: torch {torch.__version__} sees {count} "
             "GPUs; use cpu, another number, or a torch built for this GPU"
         )
+
+
+def use_device(name: str) -> None:
+    """Make a GPU the process's current one, before anything allocates memory on another.
+
+    Libraries that name no device (kernels, `device_map`) would all meet on the first GPU.
+    """
+    import torch
+
+    device = torch.device(name)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)

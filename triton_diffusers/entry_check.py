@@ -3,7 +3,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ def check_entry(
 
     model_config: config.pbtxt as a dictionary, as Triton passes it to `initialize`.
     """
-    from triton_diffusers.loading import import_diffusers
+    from triton_diffusers.pipeline_classes import import_diffusers
 
     signature = read_signature(pipeline_class)
     decoupled = bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
@@ -73,16 +73,18 @@ def _declared(tensor: tuple[str, tuple[int, ...]]) -> str:
     return f"{tensor[0]} {list(tensor[1])}"
 
 
-def load_entry(args: Mapping[str, str]) -> "LoadedPipeline":
+def load_entry(args: Mapping[str, str], log: Callable[[str], None]) -> "LoadedPipeline":
     """Load the pipeline of an entry after checking the entry; the cheapest checks come first.
 
-    args: what Triton passes to `initialize`. Raises ConfigError, in one line.
+    args: what Triton passes to `initialize`. log: gets progress, a line at a time. Raises
+    ConfigError, in one line.
     """
     model_config = json.loads(args["model_config"])
     given = model_config.get("parameters", {})
     config = ServeConfig.from_parameters({k: v.get("string_value", "") for k, v in given.items()})
     refuse_reserved(config)
-    from triton_diffusers.loading import find_pipeline_class, load_pipeline
+    from triton_diffusers.loading import load_pipeline
+    from triton_diffusers.pipeline_classes import find_pipeline_class
 
     entry = Path(args["model_repository"])
     problems = check_entry(model_config, config, find_pipeline_class(config, entry))
@@ -91,4 +93,4 @@ def load_entry(args: Mapping[str, str]) -> "LoadedPipeline":
     device = "cpu"
     if args.get("model_instance_kind") == "GPU":
         device = f"cuda:{args['model_instance_device_id']}"
-    return load_pipeline(config, entry, device)
+    return load_pipeline(config, entry, device, log)

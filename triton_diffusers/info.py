@@ -23,7 +23,7 @@ def render_info(
         **loaded.versions,
         "device": loaded.device,
         "dtype": loaded.dtype,
-        "attention_backend": "native",
+        **loaded.facts,
         "arguments": {n: v for n, v in call.kwargs.items() if _is_plain(v)},
         "seeds": call.seeds,
         **({"fps": call.output.fps} if loaded.signature.is_video else {}),

@@ -20,9 +20,7 @@ from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.notices import collected
 from triton_diffusers.outputs import to_wire
 from triton_diffusers.progress import isolate, restored_on_failure
-
-CHECKERS = {"diffusers", "transformers"}
-"""Packages that look at a pipeline's inputs before its first step."""
+from triton_diffusers.refusals import is_refusal
 
 
 @dataclass
@@ -128,7 +126,7 @@ def _explained(error: Exception, call: Call, loaded: LoadedPipeline, started: bo
     """
     name = loaded.signature.pipeline_class
     text = " ".join(str(error).split()) or type(error).__name__
-    if _is_refusal(error, started):
+    if is_refusal(error, started):
         return RequestError(f"{name} refuses these inputs: {text}{_left_out(error, call, loaded)}")
     if started or isinstance(error, MemoryError) or "out of memory" in text.lower():
         return error
@@ -149,23 +147,6 @@ def _explained(error: Exception, call: Call, loaded: LoadedPipeline, started: bo
     if left_out := "NoneType" in text and _left_out(error, call, loaded):
         return RequestError(f"{name} cannot do without an input{left_out} {said}")
     return error
-
-
-def _is_refusal(error: Exception, started: bool) -> bool:
-    """Tell whether a pipeline checked its inputs and refused them.
-
-    That is in `check_inputs`, or where a library that prepares inputs raises ValueError or
-    TypeError of its own before the first step.
-    """
-    if not isinstance(error, ValueError | TypeError):
-        return False
-    frames = traceback.extract_tb(error.__traceback__)
-    last = frames[-1]
-    parts = set(Path(last.filename).parts)
-    raised = CHECKERS & parts and (last.line or "").startswith("raise ")
-    return bool((raised or "PIL" in parts) and not started) or any(
-        f.name == "check_inputs" for f in frames
-    )
 
 
 def _left_out(error: Exception, call: Call, loaded: LoadedPipeline) -> str:

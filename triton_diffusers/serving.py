@@ -47,12 +47,13 @@ class TritonPythonModel:
         self._name = args["model_name"]
         self._decoupled = model_config.get("model_transaction_policy", {}).get("decoupled", False)
         try:
-            self._loaded = load_entry(args)
+            self._loaded = load_entry(args, self._log)
         except ConfigError as error:
             pb_utils.Logger.log_error(f"{self._name}: {error}")
             raise pb_utils.TritonModelException(f"{self._name}: {error}") from None
         for warning in self._loaded.warnings:
             pb_utils.Logger.log_warn(f"{self._name}: {warning}")
+        self._log(f"loaded: {json.dumps(self._loaded.facts)}")
         self._outputs = frozenset(output["name"] for output in model_config["output"])
         self._room = Room()
         self._engine = Engine(self._run, self._loaded.config.max_queue)
@@ -70,6 +71,9 @@ class TritonPythonModel:
         """Finish what was accepted and let the pipeline go."""
         self._engine.close()
         del self._loaded
+
+    def _log(self, text: str) -> None:
+        pb_utils.Logger.log_info(f"{self._name}: {text}")
 
     def _run(self, job: "_Job") -> dict[str, Array]:
         from triton_diffusers.call import read_call, refuse_parameters

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be told about an entry's options before any weights load: at load and by `check`."""
+
+from pathlib import Path
+from typing import Any
+
+from triton_diffusers import families
+from triton_diffusers.attention import check_attention
+from triton_diffusers.call_kwargs import check_call_kwargs
+from triton_diffusers.config import ServeConfig
+from triton_diffusers.errors import ConfigError
+from triton_diffusers.load_kwargs import QUANTIZATION, check_single_file, load_kwargs
+from triton_diffusers.lora import check_lora
+from triton_diffusers.memory_options import check_memory_options
+from triton_diffusers.model_files import component_classes, find_model, is_single_file, read_index
+from triton_diffusers.pipeline_classes import constructor_components
+from triton_diffusers.placement import choose_placement
+from triton_diffusers.quantization import check_quantization
+from triton_diffusers.schedulers import check_scheduler
+from triton_diffusers.signature import Signature
+from triton_diffusers.warmup import check_warmup
+
+
+def check_options(
+    config: ServeConfig, cls: Any, signature: Signature, entry: Path, device: str = "cpu"
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the call kwargs that the pipeline takes, and warnings.
+
+    Raises ConfigError, in one line, for what would be refused or have no effect.
+    """
+    single_file = is_single_file(find_model(config, entry))
+    _check_families(config, cls.__name__)
+    if single_file:
+        check_single_file(config, cls)
+    load_kwargs(config, cls, device, single_file)
+    choose_placement(config)
+    check_memory_options(config)
+    check_attention(config)
+    check_scheduler(config)
+    check_lora(config, entry, cls)
+    call_kwargs, notes = check_call_kwargs(config, signature)
+    check_warmup(config, signature, call_kwargs)
+    if is_quantized(config):
+        components = components_of_model(config, cls, entry)
+        notes += check_quantization(config, components, cls.__name__)
+    return call_kwargs, notes
+
+
+def is_quantized(config: ServeConfig) -> bool:
+    """Tell whether an entry asks for quantization, in either form."""
+    native = (config.diffusers_load_kwargs or {}).get(QUANTIZATION)
+    return config.quantization_config is not None or native is not None
+
+
+def components_of_model(config: ServeConfig, cls: type, entry: Path) -> dict[str, str]:
+    """Return component -> class, from a local model_index.json, else from the constructor."""
+    model = find_model(config, entry)
+    if isinstance(model, Path) and model.is_dir():
+        return component_classes(read_index(model, config))
+    return constructor_components(cls)
+
+
+def _check_families(config: ServeConfig, pipeline_class: str) -> None:
+    """Raise ConfigError for an option that only other families honour."""
+    family = families.find(pipeline_class)
+    for option, names in families.family_options().items():
+        if getattr(config, option) is None:
+            continue
+        if family is None or option not in family.options:
+            raise ConfigError(
+                f"parameter '{option}' has no effect on {pipeline_class}: only "
+                f"{', '.join(names)} pipelines have it; remove it"
+            )
+    if config.scheduler is not None and config.flow_shift is not None:
+        raise ConfigError(
+            "parameters 'scheduler' and 'flow_shift' both replace the scheduler: give the shift as "
+            'config of the scheduler, {"class": NAME, "flow_shift": X}'
+        )

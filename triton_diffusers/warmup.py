@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`warmup`: real calls before an entry answers ready, so that no caller pays for the first one."""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+from triton_diffusers.config import ServeConfig
+from triton_diffusers.errors import ConfigError, one_line
+from triton_diffusers.notices import collected
+from triton_diffusers.progress import isolate
+from triton_diffusers.refusals import is_refusal
+from triton_diffusers.sample_call import first_that_works, sample_kwargs
+from triton_diffusers.signature import Signature
+
+SIZE = re.compile(r"(?P<width>\d+)x(?P<height>\d+)(x(?P<num_frames>\d+))?")
+DEFAULT, NONE = "default", "none"
+FORM = (
+    f"'{DEFAULT}', sizes such as 512x512 or 832x480x81 (width x height x frames) separated by "
+    f"commas, a JSON list of objects with arguments, or '{NONE}'"
+)
+
+Arguments = dict[str, Any]
+
+
+TRIED = (
+    *("scheduler", "lora", "quantization_config", "layerwise_casting", "channels_last"),
+    *("enable_cpu_offload", "enable_layerwise_offload", "enable_group_offload", "device_map"),
+)
+"""Options of which only a call can tell whether they work with a pipeline."""
+
+
+def read_warmup(config: ServeConfig) -> list[Arguments] | None:
+    """Return the arguments of each call to make; None where `warmup` is not set.
+
+    Raises ConfigError for another form.
+    """
+    given = config.warmup
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return [] if given == NONE else [_size(part.strip()) for part in given.split(",")]
+    if not given or not all(isinstance(item, dict) for item in given):
+        raise ConfigError(f"parameter 'warmup': give {FORM}")
+    return [dict(item) for item in given]
+
+
+def _size(text: str) -> Arguments:
+    if text == DEFAULT:
+        return {}
+    found = SIZE.fullmatch(text)
+    if found is None or any(int(n) == 0 for n in found.groupdict("1").values()):
+        raise ConfigError(f"parameter 'warmup': '{text}' is no size; give {FORM}")
+    return {name: int(value) for name, value in found.groupdict().items() if value is not None}
+
+
+def check_warmup(config: ServeConfig, signature: Signature, call_kwargs: Arguments) -> None:
+    """Raise ConfigError for arguments that the pipeline does not take."""
+    for arguments in read_warmup(config) or ():
+        try:
+            sample_kwargs(signature, call_kwargs, arguments)
+        except ConfigError as error:
+            raise ConfigError(f"parameter 'warmup': {error}") from None
+
+
+def warm_up(
+    pipeline: Any,
+    config: ServeConfig,
+    signature: Signature,
+    call_kwargs: Arguments,
+    log: Callable[[str], None],
+) -> list[str]:
+    """Call the pipeline once for each listed size; return warnings.
+
+    Without `warmup`, an entry that is compiled makes one call with its defaults, else its first
+    caller would wait for the compiler; one with options of `TRIED` makes a small one. Raises
+    ConfigError where a call fails.
+    """
+    call = functools.partial(_call, pipeline, config, signature, call_kwargs)
+    calls = read_warmup(config)
+    if calls is None and config.torch_compile == "off":
+        return _trial(config, call, log)
+    for number, arguments in enumerate([{}] if calls is None else calls, 1):
+        log(f"warm-up call {number}: {arguments or 'the defaults'}")
+        try:
+            call(arguments, small=False)
+        except Exception as error:
+            raise ConfigError(
+                f"the warm-up call with {arguments or 'the defaults'} fails: "
+                f"{one_line(error)[:500]}; parameter 'warmup' takes {FORM}"
+            ) from None
+    return []
+
+
+def _trial(config: ServeConfig, call: Callable[..., None], log: Callable[[str], None]) -> list[str]:
+    """Make one small call where options need it; return a warning where none could be made."""
+    tried = [name for name in TRIED if getattr(config, name) not in (None, False)]
+    if isinstance(config.dtype, dict):
+        tried.append("dtype")
+    if not tried:
+        return []
+    names = ", ".join(f"'{name}'" for name in tried)
+    log(f"trying {names} with one small call")
+    try:
+        call({}, small=True)
+    except Exception as error:
+        if is_refusal(error, started=False):
+            return [
+                f"parameters {names} were not tried: the pipeline takes no made-up call "
+                f"({one_line(error)[:300]}); give 'warmup' a call that it takes"
+            ]
+        raise ConfigError(
+            f"with parameters {names} a call fails: {one_line(error)[:500]}; change them, or set "
+            f"'warmup' to {NONE} if the call is to blame"
+        ) from None
+    return []
+
+
+def _call(
+    pipeline: Any,
+    config: ServeConfig,
+    signature: Signature,
+    call_kwargs: Arguments,
+    given: Arguments,
+    small: bool,
+) -> None:
+    """Make one real call with made-up inputs. Raises what the pipeline raises."""
+    import torch
+
+    fixed: Arguments = {}
+    if signature.output_type is not None:
+        fixed["output_type"] = signature.output_type
+    if "generator" in signature.reserved:
+        fixed["generator"] = torch.Generator(config.generator_device).manual_seed(0)
+
+    def run(kwargs: Arguments) -> None:
+        isolate(pipeline, lambda done, total: None)(**kwargs, **fixed)
+
+    with torch.random.fork_rng(devices=[]), collected([]):
+        first_that_works(signature, call_kwargs, given, run, small)
