@@ -68,15 +68,15 @@ def memory_estimate(components: Iterable[Component], dtype: str | dict[str, Any]
     held = {c.name: c.weights for c in components if c.weights and c.weights.size}
     if not held:
         return "memory: unknown, the weights are not on this machine"
+    parameters = sum(w.parameters for w in held.values())
     if not all(w.parameters for w in held.values()):
         size = sum(w.size for w in held.values())
         return f"memory: about {_gib(size)} as stored, plus activations"
     if isinstance(dtype, dict):
-        types = {name: dtype.get(name, dtype.get("default", "auto")) for name in held}
-        total = sum(w.parameters * BYTES.get(types[n], BYTES["bfloat16"]) for n, w in held.items())
-        return f"memory: about {_gib(total)} in those types, plus activations"
+        rest = dtype.get("default", "auto")
+        taken = {n: w.parameters * BYTES.get(str(dtype.get(n, rest)), 2) for n, w in held.items()}
+        return f"memory: about {_gib(sum(taken.values()))} in those types, plus activations"
     names = ("bfloat16", "float32") if dtype == "auto" else (dtype,)
-    parameters = sum(w.parameters for w in held.values())
     sizes = " or ".join(f"{_gib(parameters * BYTES[name])} in {name}" for name in names)
     return f"memory: {_count(parameters)} parameters take {sizes}, plus activations"
 

@@ -89,12 +89,21 @@ def dtype_names(kwargs: dict[str, Any]) -> str | dict[str, str]:
     return str(given).removeprefix("torch.")
 
 
-def resolve_paths(kwargs: dict[str, Any], entry: Path) -> dict[str, Any]:
-    """Make the folder that configures a single file relative to the entry, where it lies there."""
+def load_single_file(cls: Any, file: str, kwargs: dict[str, Any], entry: Path) -> Any:
+    """Call from_single_file(). `config`, a folder that configures it, is relative to the entry."""
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
     given = kwargs.get("config")
     if isinstance(given, str) and (entry / given).is_dir():
-        return kwargs | {"config": str(entry / given)}
-    return kwargs
+        kwargs = kwargs | {"config": str(entry / given)}
+    try:
+        return cls.from_single_file(file, **kwargs)
+    except (LocalEntryNotFoundError, HfHubHTTPError) as error:
+        raise ConfigError(
+            f"model '{file}' is a single file, and the hub, which has the configuration of its "
+            f"components, cannot be reached ({type(error).__name__}): name a folder with them in "
+            f'{OPTION}: {{"config": FOLDER}}'
+        ) from None
 
 
 def components_of(cls: Any) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from triton_diffusers.load_kwargs import (
     dtype_names,
     dtype_of,
     load_kwargs,
-    resolve_paths,
+    load_single_file,
 )
 from triton_diffusers.lora import load_lora
 from triton_diffusers.memory_options import cast_layerwise, enable_vae_options, use_channels_last
@@ -151,7 +151,7 @@ def _plan_quantization(config: ServeConfig, entry: Path, cls: Any, device: str) 
 def _from_pretrained(config: ServeConfig, entry: Path, cls: Any, kwargs: dict[str, Any]) -> Any:
     model = find_model(config, entry)
     if is_single_file(model):
-        return cls.from_single_file(str(model), **resolve_paths(kwargs, entry))
+        return load_single_file(cls, str(model), kwargs, entry)
     if not isinstance(model, Path) and config.subfolder is not None:
         model = fetch_subfolder(model, config)
     return cls.from_pretrained(str(model), **kwargs)
@@ -165,7 +165,7 @@ def _change(
     if family and family.after_load:
         family.after_load(pipeline, config)
     notes = replace_scheduler(pipeline, config)
-    if layers := load_lora(pipeline, config, entry):
+    if layers := load_lora(pipeline, config, entry, notes):
         facts["lora_layers"] = layers
     if cast := cast_layerwise(pipeline, config, dtype_of(kwargs)):
         facts["layerwise_casting"] = cast

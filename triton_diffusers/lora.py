@@ -10,6 +10,7 @@ from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line, unknown
 from triton_diffusers.load_errors import install
 from triton_diffusers.model_files import find_path, is_path
+from triton_diffusers.notices import collected
 
 KEYS = ("path", "weight_name", "scale", "adapter_name")
 
@@ -74,16 +75,20 @@ def check_lora(config: ServeConfig, entry: Path, cls: Any) -> None:
             )
 
 
-def load_lora(pipeline: Any, config: ServeConfig, entry: Path) -> dict[str, int]:
+def load_lora(pipeline: Any, config: ServeConfig, entry: Path, notes: list[str]) -> dict[str, int]:
     """Load the adapters; return adapter name -> number of layers that it changes.
 
-    Raises ConfigError where an adapter does not load, changes no layer, or moves a component.
+    Adds to `notes` what diffusers says about weights that it does not know. Raises ConfigError
+    where an adapter does not load or changes no layer.
     """
     adapters = read_adapters(config)
     if not adapters:
         return {}
-    changed = {adapter.name: _load(pipeline, adapter, entry) for adapter in adapters}
-    pipeline.set_adapters([a.name for a in adapters], [a.scale for a in adapters])
+    said: list[str] = []
+    with collected(said):
+        changed = {adapter.name: _load(pipeline, adapter, entry) for adapter in adapters}
+        pipeline.set_adapters([a.name for a in adapters], [a.scale for a in adapters])
+    notes += [f"lora: {text}" for text in said if "unexpected key" in text.lower()]
     return changed
 
 
