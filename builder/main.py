@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 from builder import console, repository
 from builder.installation import ServerError
 from triton_diffusers import __version__
-from triton_diffusers.config import option_type, option_types, options, read_option
+from triton_diffusers.config import options
 from triton_diffusers.errors import ConfigError, near_miss, one_line
+from triton_diffusers.option_text import option_type, option_types, read_option
 from triton_diffusers.unsupported import refusal
 
 ABOUT = """\

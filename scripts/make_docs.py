@@ -14,15 +14,27 @@ from typing import Any
 
 from builder.main import make_parser
 from triton_diffusers import contract
-from triton_diffusers.config import option_type, options
+from triton_diffusers.attention import BACKENDS, CHAINS
+from triton_diffusers.config import options
 from triton_diffusers.contract import WIRE, Kind, Tensor
+from triton_diffusers.option_text import option_types
+from triton_diffusers.placement import PLACEMENTS
+from triton_diffusers.quantization_methods import METHODS
+from triton_diffusers.unsupported import UNSUPPORTED
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("builder", "triton_diffusers")
 PART = re.compile(
     r"(<!-- generated: (?P<name>\S+) \(scripts/make_docs\.py\) -->\n).*?(<!-- end -->)", re.DOTALL
 )
-TYPE_WORDS = {dict: "JSON object", str: "text", int: "integer", float: "number", bool: "true/false"}
+TYPE_WORDS = {
+    dict: "JSON object",
+    list: "JSON list",
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "true/false",
+}
 
 FILES_ABOUT = (
     "the same as files: PNG, JPEG ..., MP4, GIF, WAV, FLAC; raw bytes, base64 or data: URL"
@@ -62,10 +74,55 @@ def parameters() -> str:
     """Return the load-time options of an entry."""
     rows = []
     for option in options():
-        choices = option.metadata["choices"]
-        kind = " ".join(f"`{c}`" for c in choices) or TYPE_WORDS[option_type(option)]
-        rows.append((f"`{option.name}`", kind, _default(option.default), option.metadata["about"]))
-    return _table(("parameter", "value", "default", "what it does"), rows)
+        about, needs, fails = (option.metadata[key] for key in ("about", "needs", "fails"))
+        default = _default(option.default)
+        rows.append((f"`{option.name}`", _values(option), default, about, needs, fails))
+    return _table(("parameter", "value", "default", "what it does", "needs", "how it fails"), rows)
+
+
+def _values(option: Any) -> str:
+    first, *others = option_types(option)
+    words = " ".join(f"`{c}`" for c in option.metadata["choices"]) or TYPE_WORDS[first]
+    return " or ".join([words, *(TYPE_WORDS[kind] for kind in others)])
+
+
+def unsupported() -> str:
+    """Return the options of other servers that are refused."""
+    return _table(("name", "why"), [(f"`{n}`", why) for n, why in UNSUPPORTED.items()])
+
+
+def quantization_methods() -> str:
+    """Return the methods of the short form."""
+    rows = [(f"`{m.name}`", f"`{m.config_class}`", m.about, m.needs) for m in METHODS.values()]
+    return _table(("method", "torchao", "what it does", "needs"), rows)
+
+
+def attention_backends() -> str:
+    """Return the attention backends, and the names that stand for several."""
+    backends = [
+        (f"`{b.name}`", b.about, ", ".join(b.platforms), f"`{b.package}`" if b.package else "")
+        for b in BACKENDS.values()
+    ]
+    chains = [
+        (f"`{name}`", platform or "any other", ", ".join(f"`{b}`" for b in tried))
+        for name, chain in CHAINS.items()
+        for platform, tried in chain.items()
+    ]
+    return (
+        _table(("backend", "what it is", "runs on", "needs"), backends)
+        + "\n\n"
+        + _table(("name", "on", "tries in this order"), chains)
+    )
+
+
+def placements() -> str:
+    """Return the ways to place a pipeline, and what each cannot be combined with."""
+    rows = []
+    for row in PLACEMENTS:
+        others = [f"`{p.option}` (another placement)" for p in PLACEMENTS if p is not row]
+        reasons = [f"`{option}` ({reason})" for option, reason in row.not_with]
+        rows.append((f"`{row.option}`", row.about, "; ".join([*reasons, *others])))
+    return _table(("option", "weights are on the GPU", "refused together with"), rows)
 
 
 def kinds() -> str:
@@ -143,7 +200,11 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part for part in (parameters, kinds, own_inputs, outputs, commands, modules)
+    part.__name__: part
+    for part in (
+        *(parameters, quantization_methods, attention_backends, placements, unsupported),
+        *(kinds, own_inputs, outputs, commands, modules),
+    )
 }
 
 

@@ -2,21 +2,15 @@
 """`ServeConfig`: what an entry's config.pbtxt `parameters` say, read by declared type."""
 
 import dataclasses
-import functools
-import json
-import re
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from triton_diffusers.errors import ConfigError, unknown
-from triton_diffusers.json_text import read_json, read_json_object
+from triton_diffusers.option_text import read_option, write_option
 from triton_diffusers.unsupported import refusal
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
-JSON_TYPES: dict[type, str] = {dict: "object", list: "list"}
 DEVICE = (r"(cpu|cuda|xpu|npu|mps)(:\d+)?", "cpu, cuda, cuda:N, xpu, npu or mps")
 """The form of a device's name, and that form in words."""
 
@@ -56,20 +50,27 @@ class ServeConfig:
     )
     diffusers_version: str | None = _option("The diffusers that the entry was written for.")
     revision: str | None = _option("Branch, tag or commit of a hub model.")
-    subfolder: str | None = _option("Folder inside the model that holds the pipeline.")
-    variant: str | None = _option("Weight file variant, such as fp16.")
+    subfolder: str | None = _option(
+        "Folder inside the model that holds the pipeline.", fails="not there: refused"
+    )
+    variant: str | None = _option(
+        "Weight file variant, such as fp16.", fails="no such files: refused, naming those there"
+    )
     use_safetensors: bool | None = _option(
-        "true: only safetensors files; false: only pickled ones; unset: safetensors where there."
+        "true: only safetensors files; false: only pickled ones; unset: safetensors where there.",
+        fails="no such files: refused",
     )
     custom_pipeline: str | None = _option(
         "Folder or file with your own pipeline class, or a community pipeline of diffusers.",
         needs="trust_remote_code, unless it is a local path",
+        fails="not trusted, no pipeline class in it, or several: refused",
     )
     trust_remote_code: bool = _option("Let the model repository's own Python code run.", False)
     dtype: str | dict[str, Any] = _option(
         "Type of the weights; auto: bfloat16 on a GPU, float32 on a CPU. Or one per component.",
         "auto",
         choices=DTYPES,
+        fails="unknown component, or types that do not fit in a trial call: refused",
     )
     device: str | None = _option(
         "Device such as cuda:1 or cpu; without it the instance's own.", form=DEVICE
@@ -88,19 +89,24 @@ class ServeConfig:
     )
     flow_shift: float | None = _option("Wan: flow shift of the UniPC scheduler.")
     scheduler: str | dict[str, Any] | None = _option(
-        'Scheduler class, or {"class": NAME, further config}: replaces the model\'s own.'
+        'Scheduler class, or {"class": NAME, further config}: replaces the model\'s own.',
+        fails="unknown class or config, a trial call fails: refused; not listed as fitting: warns",
     )
     lora: str | list[Any] | dict[str, Any] | None = _option(
         "LoRA adapters: a path or hub id, or a list of {path, weight_name, scale, adapter_name}.",
         needs="the package peft",
+        fails="not found, or changes no layer: refused",
     )
     quantization_config: str | dict[str, Any] | None = _option(
         'Quantize while loading: a method such as int8, {"method": NAME}, or a diffusers config.',
-        needs="the package torchao",
+        needs="the package torchao, and for some methods a GPU (below)",
+        fails="unknown method, hardware that cannot, nothing quantized after loading: refused",
     )
     attention_backend: str = _option(
         "Attention backend, or several separated by commas, tried in order; native: PyTorch's own.",
         "native",
+        needs="what the backend needs (below)",
+        fails="runs and agrees with native, or the next one is tried; none: attention_fallback",
     )
     attention_fallback: str = _option(
         "What to do when no named backend works: use native, or refuse to load (error).",
@@ -108,38 +114,59 @@ class ServeConfig:
         choices=("native", "error"),
     )
     enable_cpu_offload: bool = _option(
-        "Keep components in host memory, each on the GPU only while it runs.", False, needs="a GPU"
+        "Keep components in host memory, each on the GPU only while it runs.",
+        False,
+        needs="a GPU",
+        fails="on a CPU, or with another placement: refused",
     )
     enable_layerwise_offload: bool = _option(
         "Keep layers in host memory, each on the GPU only while it runs; slow, least memory.",
         False,
         needs="a GPU",
+        fails="on a CPU, with another placement, quantization or compilation: refused",
     )
     enable_group_offload: str | None = _option(
         "Keep groups of layers in host memory and fetch the next one while one runs.",
         choices=("block_level", "leaf_level"),
         needs="a GPU",
+        fails="on a CPU, or with another placement: refused",
     )
     device_map: str | None = _option(
         "Spread components over the GPUs (balanced), or load straight onto one (cuda).",
         needs="a GPU",
+        fails="on a CPU, with another placement, device or channels_last: refused",
     )
-    channels_last: bool = _option("Memory format channels_last for unet and vae.", False)
+    channels_last: bool = _option(
+        "Memory format channels_last for unet and vae.",
+        False,
+        fails="no component of 2D convolutions: refused",
+    )
     layerwise_casting: str | None = _option(
         "Store the denoiser's weights in 8 bits, and cast each layer while it runs.",
         choices=("float8_e4m3fn", "float8_e5m2"),
+        fails="with quantization, or where no layer is cast: refused",
     )
     torch_compile: str = _option(
         "Compile the denoisers: their repeated blocks (regional), or whole (full).",
         "off",
         choices=("off", "regional", "full"),
-        needs="a C++ compiler on a CPU",
+        needs="a C++ compiler and Python's headers; Triton's kernels on a GPU",
+        fails="no repeated blocks, or a call fails: refused",
     )
     warmup: str | list[Any] | None = _option(
-        'Calls to make before ready: sizes such as "512x512,1024x1024", or a list of arguments.'
+        'Calls to make before ready: sizes such as "512x512,1024x1024", or a list of arguments.',
+        fails="a call fails: refused",
     )
-    vae_use_slicing: bool = _option("Decode a batch one image at a time, to save memory.", False)
-    vae_use_tiling: bool = _option("Decode large images in tiles, to save memory.", False)
+    vae_use_slicing: bool = _option(
+        "Decode a batch one image at a time, to save memory.",
+        False,
+        fails="a vae that cannot: refused",
+    )
+    vae_use_tiling: bool = _option(
+        "Decode large images in tiles, to save memory.",
+        False,
+        fails="a vae that cannot: refused",
+    )
     cpu_threads: int | None = _option("torch threads of the instance.", minimum=1)
     max_queue: int = _option("Requests that may wait; further ones get UNAVAILABLE.", 64, minimum=1)
     max_steps: int = _option("Most num_inference_steps a request may ask for.", 1000, minimum=1)
@@ -159,7 +186,7 @@ class ServeConfig:
     def to_parameters(self) -> dict[str, str]:
         """Return the options that differ from their default as config.pbtxt text."""
         values = ((f, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return {f.name: _write(value) for f, value in values if value != f.default}
+        return {f.name: write_option(value) for f, value in values if value != f.default}
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, str]) -> "ServeConfig":
@@ -181,82 +208,3 @@ class ServeConfig:
 def options() -> tuple[dataclasses.Field[Any], ...]:
     """Return every load-time option; `metadata` is what `_option` took."""
     return dataclasses.fields(ServeConfig)
-
-
-def option_type(option: dataclasses.Field[Any]) -> type:
-    """Return the plain type of an option: str, int, float, bool or dict."""
-    return option_types(option)[0]
-
-
-@functools.cache
-def option_types(option: dataclasses.Field[Any]) -> tuple[type, ...]:
-    """Return the plain types of an option; str stands before the JSON types that it also takes."""
-    hint = typing.get_type_hints(ServeConfig)[option.name]
-    hints = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return tuple(typing.get_origin(t) or t for t in hints if t is not types.NoneType)
-
-
-def read_option(option: dataclasses.Field[Any], text: str) -> Any:
-    """Read one option's text by its declared type. Raises ConfigError naming the option."""
-    kinds = option_types(option)
-    try:
-        if len(kinds) > 1 and text.lstrip()[:1] in ("{", "["):
-            return _read_json(kinds[1:], text)
-        value = _READ[kinds[0]](text)
-    except ValueError as error:
-        raise ConfigError(f"parameter '{option.name}': {error}") from None
-    choices, form = option.metadata["choices"], option.metadata["form"]
-    minimum, maximum = option.metadata["minimum"], option.metadata["maximum"]
-    if choices and value not in choices:
-        raise ConfigError(f"parameter '{option.name}': {text!r} is not one of {', '.join(choices)}")
-    if minimum is not None and value < minimum:
-        raise ConfigError(f"parameter '{option.name}': {text!r} is below {minimum}")
-    if maximum is not None and value > maximum:
-        raise ConfigError(f"parameter '{option.name}': {text!r} is above {maximum}")
-    if form and not re.fullmatch(form[0], value):
-        raise ConfigError(f"parameter '{option.name}': {text!r} is not {form[1]}")
-    if kinds[0] is str and option.default != "" and not value.strip():
-        raise ConfigError(f"parameter '{option.name}' is empty: give a value, or leave it out")
-    return value
-
-
-def _read_bool(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(f"{text!r} is not 'true' or 'false'")
-    return text.lower() == "true"
-
-
-def _read_json(kinds: tuple[type, ...], text: str) -> Any:
-    value = read_json(text)
-    if not isinstance(value, kinds):
-        wanted = " or ".join(JSON_TYPES[kind] for kind in kinds)
-        raise ValueError(f"expected a JSON {wanted}, got {text[:80]!r}")
-    return value
-
-
-def _read_number(kind: type, name: str) -> Any:
-    def read(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            raise ValueError(f"{text!r} is not {name}") from None
-        if value != value or value in (float("inf"), float("-inf")):
-            raise ValueError(f"{text!r} is not a finite number")
-        return value
-
-    return read
-
-
-_READ: dict[type, Any] = {
-    str: str,
-    bool: _read_bool,
-    int: _read_number(int, "an integer"),
-    float: _read_number(float, "a number"),
-    dict: read_json_object,
-}
-
-
-def _write(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)

@@ -73,7 +73,9 @@ def _declared(tensor: tuple[str, tuple[int, ...]]) -> str:
     return f"{tensor[0]} {list(tensor[1])}"
 
 
-def load_entry(args: Mapping[str, str], log: Callable[[str], None]) -> "LoadedPipeline":
+def load_entry(
+    args: Mapping[str, str], log: Callable[[str], None] = lambda text: None
+) -> "LoadedPipeline":
     """Load the pipeline of an entry after checking the entry; the cheapest checks come first.
 
     args: what Triton passes to `initialize`. log: gets progress, a line at a time. Raises

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from builder import main as builder
-from triton_diffusers.config import option_type, options
+from triton_diffusers.config import options
+from triton_diffusers.option_text import option_type
 
 COMMANDS = ("add-model", "inspect", "check", "list", "remove", "serve", "generate")
 LOAD_OPTIONS = [o for o in options() if o.name not in builder.WRITTEN_BY_US]

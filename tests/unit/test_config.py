@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from triton_diffusers.config import ServeConfig, option_type, options, read_option
+from triton_diffusers.config import ServeConfig, options
 from triton_diffusers.errors import ConfigError
+from triton_diffusers.option_text import option_type, read_option
 
 VALUES: dict[type, Any] = {
     str: "a text",

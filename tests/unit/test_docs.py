@@ -46,6 +46,14 @@ def test_generated_parts_are_current():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+PLAIN = {
+    *("model", "pipeline_class", "diffusers_version", "revision", "device", "generator_device"),
+    *("diffusers_load_kwargs", "diffusers_call_kwargs", "boundary_ratio", "flow_shift"),
+    *("trust_remote_code", "attention_fallback", "cpu_threads"),
+}
+"""Options whose value is all that can be wrong with them."""
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
 def test_links_lead_somewhere(path):
     for link in LINK.findall(path.read_text()):
@@ -79,11 +87,19 @@ def test_every_module_is_named_in_the_architecture_page():
     assert not [f for f in files if f"| `{f.relative_to(ROOT)}` |" not in text]
 
 
-def test_every_option_and_tensor_is_in_the_readme():
+def test_every_tensor_is_in_the_readme():
     text = (ROOT / "README.md").read_text()
     tensors = (*contract.OWN_INPUTS, contract.FPS, *contract.OWN_OUTPUTS, contract.PROGRESS)
-    names = [o.name for o in options()] + [t.name for t in tensors] + list(contract.KNOWN_FIELDS)
+    names = [t.name for t in tensors] + list(contract.KNOWN_FIELDS)
     assert not [name for name in names if f"\n| `{name}` |" not in text]
+
+
+def test_every_option_is_in_its_page_and_says_how_it_fails():
+    text = (ROOT / "docs" / "load-options.md").read_text()
+    for option in options():
+        assert f"\n| `{option.name}` |" in text
+        can_fail = any(option.metadata[key] for key in ("needs", "fails"))
+        assert can_fail or option.name in PLAIN or option.name.startswith("max_"), option.name
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The value of a load-time option <-> its text in config.pbtxt, by declared type."""
+
+import dataclasses
+import json
+import re
+import types
+import typing
+from typing import Any
+
+from triton_diffusers.errors import ConfigError
+from triton_diffusers.json_text import read_json, read_json_object
+
+Option = dataclasses.Field[Any]
+JSON_TYPES: dict[type, str] = {dict: "object", list: "list"}
+
+
+def option_type(option: Option) -> type:
+    """Return the plain type of an option: str, int, float, bool or dict."""
+    return option_types(option)[0]
+
+
+def option_types(option: Option) -> tuple[type, ...]:
+    """Return the plain types of an option; str stands before the JSON types that it also takes."""
+    hint: Any = option.type
+    hints = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return tuple(typing.get_origin(t) or t for t in hints if t is not types.NoneType)
+
+
+def read_option(option: Option, text: str) -> Any:
+    """Read one option's text by its declared type. Raises ConfigError naming the option."""
+    kinds = option_types(option)
+    try:
+        if len(kinds) > 1 and text.lstrip()[:1] in ("{", "["):
+            return _read_json(kinds[1:], text)
+        value = READ[kinds[0]](text)
+    except ValueError as error:
+        raise ConfigError(f"parameter '{option.name}': {error}") from None
+    choices, form = option.metadata["choices"], option.metadata["form"]
+    minimum, maximum = option.metadata["minimum"], option.metadata["maximum"]
+    if choices and value not in choices:
+        raise ConfigError(f"parameter '{option.name}': {text!r} is not one of {', '.join(choices)}")
+    if minimum is not None and value < minimum:
+        raise ConfigError(f"parameter '{option.name}': {text!r} is below {minimum}")
+    if maximum is not None and value > maximum:
+        raise ConfigError(f"parameter '{option.name}': {text!r} is above {maximum}")
+    if form and not re.fullmatch(form[0], value):
+        raise ConfigError(f"parameter '{option.name}': {text!r} is not {form[1]}")
+    if kinds[0] is str and option.default != "" and not value.strip():
+        raise ConfigError(f"parameter '{option.name}' is empty: give a value, or leave it out")
+    return value
+
+
+def _read_bool(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{text!r} is not 'true' or 'false'")
+    return text.lower() == "true"
+
+
+def _read_json(kinds: tuple[type, ...], text: str) -> Any:
+    value = read_json(text)
+    if not isinstance(value, kinds):
+        wanted = " or ".join(JSON_TYPES[kind] for kind in kinds)
+        raise ValueError(f"expected a JSON {wanted}, got {text[:80]!r}")
+    return value
+
+
+def _read_number(kind: type, name: str) -> Any:
+    def read(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not {name}") from None
+        if value != value or value in (float("inf"), float("-inf")):
+            raise ValueError(f"{text!r} is not a finite number")
+        return value
+
+    return read
+
+
+READ: dict[type, Any] = {
+    str: str,
+    bool: _read_bool,
+    int: _read_number(int, "an integer"),
+    float: _read_number(float, "a number"),
+    dict: read_json_object,
+}
+
+
+def write_option(value: Any) -> str:
+    """Return an option's value as the text that `read_option` reads."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
