@@ -20,7 +20,7 @@ T = TypeVar("T")
 PROMPT = "a lighthouse at dusk"
 STEPS = re.compile(r"(^|_)num_inference_steps$|^steps$")
 FEW_STEPS = 2
-SIDES = (256, 64, 32, None)
+SIDES = (128, 256, 64, 32, None)
 """Heights and widths to try, None for the pipeline's own. A model that is small, or that knows
 few positions, takes one of the smaller ones."""
 OWN_SIDE, FRAMES, SAMPLES = 512, 9, 16000
@@ -94,24 +94,23 @@ def first_that_works(
     Raises the exception of the one that was most like a usual call.
     """
     failed: Exception | None = None
-    for sample in samples(signature):
+    for sample in samples(signature, small):
         try:
             return call(sample_kwargs(signature, call_kwargs, overrides, sample))
         except ConfigError:
             raise
         except Exception as error:
             failed = error if sample.copies == 1 or failed is None else failed
-    assert failed is not None
-    raise failed
+    raise failed or RuntimeError("there is no call to make")
 
 
-def samples(signature: Signature) -> Iterator[Sample]:
-    """Yield the made-up calls worth trying."""
+def samples(signature: Signature, small: bool = True) -> Iterator[Sample]:
+    """Yield the made-up calls worth trying; not small: only those of the pipeline's own size."""
     every = Sample(optional_media=True)
     media = [p for p in signature.parameters.values() if _wants_media(p, signature, every)]
     optional = any(not p.required for p in media)
     sized = media or {"height", "width", *SMALL} & set(signature.parameters)
-    for side in SIDES if sized else SIDES[:1]:
+    for side in (None,) if not small else SIDES if sized else SIDES[:1]:
         if optional:
             yield Sample(side)
         if any(p.kind is Kind.IMAGE for p in media):
@@ -122,16 +121,14 @@ def samples(signature: Signature) -> Iterator[Sample]:
 
 def _check_name(name: str, signature: Signature) -> None:
     if is_reserved(name):
-        raise ConfigError(f"made-up call: '{name}' is reserved: {reserved_hint(name)}")
+        raise ConfigError(f"'{name}' is reserved: {reserved_hint(name)}")
     parameter = signature.parameters.get(name)
     if parameter is None:
         sendable = [p.name for p in signature.parameters.values() if p.kind is not Kind.TENSOR]
-        raise ConfigError(
-            "made-up call: " + unknown("argument", name, signature.pipeline_class, sendable)
-        )
+        raise ConfigError(unknown("argument", name, signature.pipeline_class, sendable))
     if parameter.kind in MEDIA or parameter.kind is Kind.TENSOR:
         raise ConfigError(
-            f"made-up call: '{name}' is {parameter.kind.value}, which text cannot say; leave it "
+            f"'{name}' is {parameter.kind.value}, which text cannot say; leave it "
             "out (pictures, videos and sounds are made up where they are needed)"
         )
 
@@ -147,7 +144,7 @@ def _value(parameter: Parameter, value: Any) -> Any:
             return tuple(value)
         return values.chosen(parameter, value) if parameter.enum else value
     except RequestError as error:
-        raise ConfigError(f"made-up call: {error}") from None
+        raise ConfigError(str(error)) from None
 
 
 def _plain(p: Parameter, sample: Sample) -> Any:
@@ -198,8 +195,7 @@ def _draw(p: Parameter, kwargs: Mapping[str, Any], sample: Sample) -> Any:
         count = _frames(kwargs) if p.kind is Kind.VIDEO else sample.copies
         array = _pictures(p, count, *_size(kwargs, sample))
     read = values.read_media(p, {p.name: array}, ServeConfig())
-    assert read is not None
-    return read[0]
+    return None if read is None else read[0]
 
 
 def _frames(kwargs: Mapping[str, Any]) -> int:
