@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a pipeline did not load or run, in one line: which component, which package, what to do."""
 
+import gc
 import re
-from types import TracebackType
+import shutil
+import traceback
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
+from triton_diffusers import hub_errors, weight_files
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import one_line
+from triton_diffusers.hub_errors import chain
 
 PACKAGES = {
     "PIL": "pillow",
@@ -17,12 +23,29 @@ PACKAGES = {
 """Packages whose name in pip is another one."""
 
 
-def explain_load(error: Exception, config: ServeConfig) -> str:
-    """Word the failure of from_pretrained()."""
+DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "not enough memory")
+"""As PyTorch's allocator, the operating system and safetensors word it."""
+
+
+def explain_load(error: BaseException, config: ServeConfig, folder: Path | None = None) -> str:
+    """Word the failure of from_pretrained() or download(). folder: the model's, where there is one.
+
+    Call `forget` afterwards: what was loaded hangs on the error's traceback.
+    """
+    if found := _resources(error, config) or hub_errors.explain(error, config):
+        return found
     component = _component(error.__traceback__)
     of = f"component '{component}' of " if component else ""
     text = one_line(error).rstrip(".")
-    return f"{of}model '{config.model}' does not load: {text}{_advice(error, config)}"
+    return f"{of}model '{config.model}' does not load: {text}{_advice(error, config, folder)}"
+
+
+def forget(error: BaseException) -> None:
+    """Let go of what a failed load had loaded: it hangs on the local names in the tracebacks."""
+    for each in chain(error):
+        traceback.clear_frames(each.__traceback__)
+    gc.collect()
 
 
 def missing_package(error: BaseException) -> str | None:
@@ -51,21 +74,65 @@ def dummy_backends(cls: Any) -> list[str]:
     return [name for name in names if name not in checks or not checks[name][0]()]
 
 
+def component_of(frame: FrameType) -> str | None:
+    """Return the component that a frame loads, where it is a pipeline's from_pretrained()."""
+    if frame.f_code.co_name != "from_pretrained" or "init_dict" not in frame.f_locals:
+        return None
+    name = frame.f_locals.get("name")
+    return name if isinstance(name, str) else None
+
+
 def _component(trace: TracebackType | None) -> str | None:
-    """Return the component that from_pretrained() was loading."""
     component = None
     while trace is not None:
-        code, names = trace.tb_frame.f_code, trace.tb_frame.f_locals
-        if code.co_name == "from_pretrained" and "init_dict" in names:
-            component = names.get("name")
+        component = component_of(trace.tb_frame) or component
         trace = trace.tb_next
-    return component if isinstance(component, str) else None
+    return component
 
 
-def _advice(error: Exception, config: ServeConfig) -> str:
+def _resources(error: BaseException, config: ServeConfig) -> str | None:
+    """Word the want of disk, of the GPU's memory or of the host's."""
+    texts = [f"{type(e).__name__}: {e}" for e in chain(error)]
+    if any(words in text for words in DISK_FULL for text in texts):
+        cache = hub_errors.cache_folder()
+        free = shutil.disk_usage(next(p for p in (cache, *cache.parents) if p.exists())).free
+        return (
+            f"model '{config.model}' cannot be downloaded: the disk of {cache} is full "
+            f"({free / 2**30:.1f} GiB free); free some or set HF_HOME to a folder on a larger one"
+        )
+    component = _component(error.__traceback__)
+    of = f"component '{component}' of " if component else ""
+    if any(text.startswith("OutOfMemoryError") or "CUDA out of memory" in text for text in texts):
+        return (
+            f"{of}model '{config.model}' does not fit the GPU's memory; free the GPU, or set "
+            "quantization_config, enable_cpu_offload or a smaller dtype"
+        )
+    if isinstance(error, MemoryError) or any(w in text for w in NO_MEMORY for text in texts):
+        return (
+            f"{of}model '{config.model}' does not fit the host's memory; give the machine or the "
+            "container more, or set the dtype that its files hold (they are then not copied)"
+        )
+    return None
+
+
+def _advice(error: BaseException, config: ServeConfig, folder: Path | None) -> str:
     if package := missing_package(error):
         return f"; {package}"
-    if config.variant and config.variant in str(error):
-        return "; set parameter 'variant' to one that the model has, or remove it"
+    text = str(error)
+    if config.variant and (config.variant in text or "no such modeling files" in text):
+        return f"; set parameter 'variant' to one that {_variants(folder)}, or remove it"
+    if (config.diffusers_load_kwargs or {}).get("use_safetensors") and ".safetensors" in text:
+        return (
+            "; it has no safetensors files: remove use_safetensors from diffusers_load_kwargs to "
+            "load its .bin files, or choose a model or revision that has them"
+        )
     damaged = isinstance(error, OSError) or type(error).__name__ in ("JSONDecodeError", "KeyError")
     return "; the model is incomplete or damaged: copy or download it again" if damaged else ""
+
+
+def _variants(folder: Path | None) -> str:
+    """Say which variants a model has."""
+    if folder is None:
+        return "its page on the hub lists (fp16 means files such as model.fp16.safetensors)"
+    there = ", ".join(sorted(weight_files.variants(folder)))
+    return f"{folder} has ({there or 'it has none'})"

@@ -19,10 +19,12 @@ LONGEST = 300
 def quiet_loading() -> Iterator[None]:
     """Load a pipeline without progress bars and without notices that are not the operator's."""
     from diffusers.utils import logging as diffusers_logging
+    from huggingface_hub import utils as hub_utils
     from transformers.utils import logging as transformers_logging
 
     diffusers_logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
+    hub_utils.disable_progress_bars()  # type: ignore[attr-defined]  # lazily exported
     handlers = [h for name in LIBRARIES for h in logging.getLogger(name).handlers]
     for handler in handlers:
         handler.addFilter(_is_no_noise)
