@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from triton_diffusers import denoisers
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.quantization import check_quantization
-from triton_diffusers.quantization_methods import METHODS, REFUSED, Method
+from triton_diffusers.quantization_methods import DENOISERS, METHODS, REFUSED, Method
 
 FLUX = {"transformer": "FluxTransformer2DModel", "vae": "AutoencoderKL", "scheduler": "Scheduler"}
 TORCHAO = {"quant_method": "torchao", "quant_type": "Int8WeightOnlyConfig"}
@@ -211,3 +212,7 @@ def test_checking_imports_neither_torch_nor_torchao() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_what_the_short_form_quantizes_denoises() -> None:
+    assert set(DENOISERS) <= set(denoisers.NAMES)
