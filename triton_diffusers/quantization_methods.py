@@ -165,7 +165,7 @@ def read_method(given: Any) -> Method:
     if isinstance(given, dict):
         return _read_object(given)
     if not isinstance(given, str):
-        raise ConfigError(f'{given!r} is no method; write a name such as int8, or {{"method": …}}')
+        raise ConfigError(f'{given!r} is no method; write int8, or {{"method": "int8"}}')
     if reason := REFUSED.get(given.lower()):
         raise ConfigError(f"method '{given}' is not served: {reason}")
     if given not in METHODS and given.lower() in METHODS:
