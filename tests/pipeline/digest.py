@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads pipelines in a fresh process and prints what they hold, bit by bit, as JSON.
+
+python -m tests.pipeline.digest {plain,ours} DTYPE FOLDER...
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(how: str, dtype: str, *folders: str) -> None:
+    if how == "ours":
+        os.environ["HF_ENABLE_PARALLEL_LOADING"] = "1"
+    import torch
+    from diffusers import DiffusionPipeline
+
+    found = {}
+    for folder in folders:
+        options = {"dtype": getattr(torch, dtype), "disable_mmap": "unmapped" in folder}
+        load = load_ours if how == "ours" else DiffusionPipeline.from_pretrained
+        found[Path(folder).name] = digest(load(folder, **options))
+    print(json.dumps(found))
+
+
+def load_ours(folder: str, **options: Any) -> Any:
+    from diffusers import DiffusionPipeline
+
+    from triton_diffusers import load_progress
+    from triton_diffusers.load_report import timed_loading
+
+    load_progress.FIRST_S = load_progress.EVERY_S = 0.001
+    lines: list[str] = []
+    with timed_loading() as times, load_progress.loading_progress(lines.append):
+        pipeline = DiffusionPipeline.from_pretrained(folder, **options)
+    times.report(pipeline)
+    assert all(line.startswith("loading ") for line in lines)
+    return pipeline
+
+
+def digest(pipeline: Any) -> dict[str, list[Any]]:
+    """Return everything about a pipeline's tensors by their names."""
+    import torch
+
+    found: dict[str, list[Any]] = {}
+    for name, part in pipeline.components.items():
+        if not isinstance(part, torch.nn.Module):
+            found[name] = [type(part).__name__]
+            continue
+        found[name] = [
+            type(part).__name__,
+            sorted(n for n, m in part.named_modules() if m.training),
+        ]
+        for kind, tensors in (
+            ("parameter", part.named_parameters(remove_duplicate=False)),
+            ("buffer", part.named_buffers(remove_duplicate=False)),
+        ):
+            for inner, tensor in tensors:
+                bits = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+                found[f"{name}.{inner}"] = [
+                    kind,
+                    type(tensor).__name__,
+                    str(tensor.dtype),
+                    list(tensor.shape),
+                    list(tensor.stride()),
+                    str(tensor.device),
+                    tensor.requires_grad,
+                    hashlib.sha256(bits).hexdigest(),
+                ]
+    return found
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

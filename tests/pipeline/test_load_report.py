@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a load took, on real tiny pipelines; fails loudly when diffusers words its log otherwise."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import tiny
+from triton_diffusers.load_report import LOADER, LoadReport, tensor_bytes, timed_loading
+from triton_diffusers.weight_loading import load_watched
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.save("flux", tmp_path_factory.mktemp("report"))
+
+
+def load(folder: Path, **kwargs: Any) -> tuple[Any, LoadReport, list[str]]:
+    import diffusers
+
+    lines: list[str] = []
+    pipeline, report, notes = load_watched(
+        diffusers.FluxPipeline, folder, kwargs, lines.append, stays_on_cpu=True
+    )
+    assert notes == []
+    return pipeline, report, lines
+
+
+def test_every_component_has_its_seconds_and_bytes(folder: Path) -> None:
+    import torch
+
+    pipeline, report, lines = load(folder, dtype=torch.bfloat16)
+    assert {c.name for c in report.components} == {
+        name for name, part in pipeline.components.items() if part is not None
+    }
+    assert all(c.seconds > 0 for c in report.components)
+    assert sum(c.seconds for c in report.components) <= report.seconds
+    transformer = next(c for c in report.components if c.name == "transformer")
+    assert transformer.class_name == "FluxTransformer2DModel"
+    assert transformer.bytes == sum(p.nbytes for p in pipeline.transformer.state_dict().values())
+    assert transformer.dtype == "bfloat16"
+    assert report.bytes == sum(c.bytes for c in report.components)
+    assert [c.bytes for c in report.components] == sorted(
+        (c.bytes for c in report.components), reverse=True
+    )
+    assert lines == [str(report)]
+    assert "transformer" in lines[0]
+    assert "tokenizer" not in lines[0]
+    assert "\n" not in lines[0]
+
+
+def test_info_is_json(folder: Path) -> None:
+    _, report, _ = load(folder)
+    told = json.loads(json.dumps(report.as_json()))
+    assert told["bytes"] == report.bytes
+    assert told["components"]["vae"]["class"] == "AutoencoderKL"
+    assert told["components"]["tokenizer"]["bytes"] == 0
+
+
+def test_a_component_that_was_handed_over_took_no_time(folder: Path) -> None:
+    pipeline, _, _ = load(folder)
+    _, report, _ = load(folder, vae=pipeline.vae)
+    vae = next(c for c in report.components if c.name == "vae")
+    assert vae.seconds == 0.0
+    assert vae.bytes > 0
+
+
+def test_the_log_of_diffusers_is_as_before(folder: Path) -> None:
+    logger = logging.getLogger(LOADER)
+    passed: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: passed.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    before = (logger.level, list(logger.filters))
+    try:
+        load(folder)
+    finally:
+        logger.removeHandler(handler)
+    assert (logger.level, list(logger.filters)) == before
+    assert not [text for text in passed if text.startswith("Loaded ")]
+
+
+def test_a_load_that_fails_leaves_nothing_behind(folder: Path) -> None:
+    logger = logging.getLogger(LOADER)
+    before = (logger.level, list(logger.filters))
+    with pytest.raises(ValueError, match="mine"), timed_loading():
+        raise ValueError("mine")
+    assert (logger.level, list(logger.filters)) == before
+
+
+def test_tied_weights_count_once() -> None:
+    import torch
+
+    from triton_diffusers.load_report import describe
+
+    layer = torch.nn.Linear(8, 8, bias=False)
+    other = torch.nn.Linear(8, 8, bias=False)
+    other.weight = layer.weight
+    model = torch.nn.Sequential(layer, other)
+    pipeline = type("Pipeline", (), {"components": {"x": model, "y": None}})()
+    assert describe(pipeline, {}, 1.0).bytes == 8 * 8 * 4
+
+
+def test_quantized_weights_count_what_they_hold() -> None:
+    import torch
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    layer = torch.nn.Linear(64, 64, bias=False)
+    quantize_(layer, Int8WeightOnlyConfig())
+    assert 64 * 64 <= tensor_bytes(layer.weight) < 2 * 64 * 64

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""from_pretrained(), watched: fetched first, checked against the memory, timed, told to the log."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from triton_diffusers.host_memory import check_host_memory, weights_of
+from triton_diffusers.load_progress import Log, download_progress, loading_progress
+from triton_diffusers.load_report import LoadReport, timed_loading
+
+PARALLEL = "HF_ENABLE_PARALLEL_LOADING"
+
+
+def ask_for_parallel_loading() -> None:
+    """Have diffusers load the shards of a model in parallel; only before diffusers is imported.
+
+    transformers does so by itself. The operator's own setting wins.
+    """
+    os.environ.setdefault(PARALLEL, "1")
+
+
+def fetch(cls: Any, model: Path | str, kwargs: Mapping[str, Any], log: Log) -> Path:
+    """Return the folder of a model; one of the hub is downloaded, as from_pretrained() would."""
+    if isinstance(model, Path):
+        return model
+    cache = kwargs.get("cache_dir")
+    with download_progress(log, model, Path(cache) if cache else None):
+        return Path(cls.download(model, **kwargs))
+
+
+def load_watched(
+    cls: Any, folder: Path, kwargs: Mapping[str, Any], log: Log, *, stays_on_cpu: bool
+) -> tuple[Any, LoadReport, list[str]]:
+    """Return cls.from_pretrained(folder), what it took, and warnings.
+
+    stays_on_cpu: nothing is moved to another device afterwards.
+    Raises ConfigError for a model that exceeds the host's memory, and what diffusers raises.
+    """
+    index = json.loads((folder / cls.config_name).read_text(encoding="utf-8"))
+    notes = check_host_memory(folder, index, kwargs, stays_on_cpu=stays_on_cpu)
+    copied = sum(size.copied for size in weights_of(folder, index, kwargs).values())
+    with timed_loading() as times, loading_progress(log, copied):
+        pipeline = cls.from_pretrained(str(folder), **kwargs)
+    report = times.report(pipeline)
+    log(str(report))
+    return pipeline, report, notes
