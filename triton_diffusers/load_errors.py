@@ -45,6 +45,8 @@ def forget(error: BaseException) -> None:
     """Let go of what a failed load had loaded: it hangs on the local names in the tracebacks."""
     for each in chain(error):
         traceback.clear_frames(each.__traceback__)
+        for frame, _ in traceback.walk_tb(each.__traceback__):
+            _ = frame.f_locals  # renews the copy of the names that reading them once had left
     gc.collect()
 
 
@@ -76,7 +78,8 @@ def dummy_backends(cls: Any) -> list[str]:
 
 def component_of(frame: FrameType) -> str | None:
     """Return the component that a frame loads, where it is a pipeline's from_pretrained()."""
-    if frame.f_code.co_name != "from_pretrained" or "init_dict" not in frame.f_locals:
+    code = frame.f_code
+    if code.co_name != "from_pretrained" or "init_dict" not in code.co_varnames + code.co_cellvars:
         return None
     name = frame.f_locals.get("name")
     return name if isinstance(name, str) else None
@@ -126,8 +129,10 @@ def _advice(error: BaseException, config: ServeConfig, folder: Path | None) -> s
             "; it has no safetensors files: remove use_safetensors from diffusers_load_kwargs to "
             "load its .bin files, or choose a model or revision that has them"
         )
-    damaged = isinstance(error, OSError) or type(error).__name__ in ("JSONDecodeError", "KeyError")
-    return "; the model is incomplete or damaged: copy or download it again" if damaged else ""
+    if isinstance(error, OSError) or type(error).__name__ in ("JSONDecodeError", "KeyError"):
+        how = "copy or download it again" if folder else f"download it: hf download {config.model}"
+        return f"; the model is incomplete or damaged: {how}"
+    return ""
 
 
 def _variants(folder: Path | None) -> str:
