@@ -38,3 +38,12 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(_is_plain(v) for v in value)
     return value is None or isinstance(value, bool | int | float)
+
+
+def describe(value: Any) -> str:
+    """Return facts as one line for the log, without the quotes that Triton's log would escape."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {describe(part)}" for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return " and ".join(describe(part) for part in value)
+    return str(value)

@@ -23,9 +23,15 @@ from triton_diffusers.load_kwargs import (
 )
 from triton_diffusers.lora import load_lora
 from triton_diffusers.memory_options import cast_layerwise, enable_vae_options, use_channels_last
-from triton_diffusers.model_files import fetch_subfolder, find_model, is_single_file
+from triton_diffusers.model_files import (
+    component_classes,
+    fetch_subfolder,
+    find_model,
+    is_single_file,
+    read_index,
+)
 from triton_diffusers.notices import quiet_loading
-from triton_diffusers.option_checks import check_options, components_of_model, is_quantized
+from triton_diffusers.option_checks import check_options, is_quantized
 from triton_diffusers.pipeline_classes import find_pipeline_class, import_diffusers
 from triton_diffusers.placement import check_placement, place
 from triton_diffusers.progress import Processors, read_processors
@@ -101,7 +107,7 @@ def _device(config: ServeConfig, instance: str) -> str:
     """Return the device to run on: the entry's, else the instance's. Checks that it is there."""
     mapped = config.device_map not in (None, "cpu")
     device = config.device or ("cuda" if mapped else instance)
-    check_device("device", device)
+    check_device("device_map" if mapped else "device", device)
     check_device("generator_device", config.generator_device)
     check_placement(config, device)
     use_device(device)
@@ -123,6 +129,8 @@ def _load(
         with quiet_loading():
             plan = _plan_quantization(config, entry, cls, device)
             extra = {} if plan is None else {QUANTIZATION: plan.config}
+            if plan is not None and plan.on_gpu and config.device_map is None:
+                extra["device_map"] = "cuda"  # the current one: see use_device
             pipeline = _from_pretrained(config, entry, cls, kwargs | extra)
             if plan is not None:
                 facts["quantization"] = {"method": plan.method} | {
@@ -145,7 +153,9 @@ def _load(
 def _plan_quantization(config: ServeConfig, entry: Path, cls: Any, device: str) -> Any:
     if not is_quantized(config):
         return None
-    return plan_quantization(config, components_of_model(config, cls, entry), cls.__name__, device)
+    model = find_model(config, entry)
+    components = component_classes(read_index(model, config))
+    return plan_quantization(config, components, cls.__name__, device)
 
 
 def _from_pretrained(config: ServeConfig, entry: Path, cls: Any, kwargs: dict[str, Any]) -> Any:

@@ -16,8 +16,8 @@ def check_memory_options(config: ServeConfig) -> None:
     native = (config.diffusers_load_kwargs or {}).get("quantization_config")
     if config.layerwise_casting and (config.quantization_config or native):
         raise ConfigError(
-            "parameter 'layerwise_casting' cannot be combined with 'quantization_config': both "
-            "decide how weights are stored; remove one of them"
+            "parameter 'layerwise_casting' cannot be combined with 'quantization_config': it "
+            "would cut the scales of quantized weights to 8 bits too; remove one of them"
         )
 
 

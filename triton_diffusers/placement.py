@@ -57,7 +57,11 @@ PLACEMENTS = (
         "layers in turn",
         _sequential_offload,
         not_with=(
-            ("quantization_config", "its hooks take plain tensors, not quantized ones"),
+            (
+                "quantization_config",
+                "its hooks take no quantized tensors, enable_cpu_offload and enable_group_offload "
+                "do",
+            ),
             ("torch_compile", "its hooks move weights inside of what would be compiled"),
             ("layerwise_casting", "both replace the weights while a layer runs"),
         ),
@@ -112,7 +116,7 @@ def place(pipeline: Any, row: Placement | None, config: ServeConfig, device: str
     Raises ConfigError for a pipeline that cannot be placed that way.
     """
     if row is None:
-        if device != "cpu":
+        if device != "cpu" and getattr(pipeline, "hf_device_map", None) is None:
             pipeline.to(device)
         return device
     try:

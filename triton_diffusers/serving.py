@@ -5,8 +5,10 @@ Triton imports an entry's `1/model.py`, which takes `TritonPythonModel` from her
 imported in `initialize`, not before: Triton may import model.py once more to complete a config.
 """
 
+import contextlib
 import io
 import json
+import locale
 import sys
 import time
 import traceback
@@ -27,6 +29,7 @@ from triton_diffusers.errors import (
     RequestError,
     one_line,
 )
+from triton_diffusers.info import describe
 from triton_diffusers.shared_memory import Room
 
 
@@ -40,9 +43,7 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the pipeline. A ConfigError becomes the model's load error, in one line."""
-        for stream in (sys.stdout, sys.stderr):  # Triton's embedded Python knows only ASCII
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+        _use_utf8()
         model_config = json.loads(args["model_config"])
         self._name = args["model_name"]
         self._decoupled = model_config.get("model_transaction_policy", {}).get("decoupled", False)
@@ -53,7 +54,7 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(f"{self._name}: {error}") from None
         for warning in self._loaded.warnings:
             pb_utils.Logger.log_warn(f"{self._name}: {warning}")
-        self._log(f"loaded: {json.dumps(self._loaded.facts)}")
+        self._log(f"loaded: {describe(self._loaded.facts)}")
         self._outputs = frozenset(output["name"] for output in model_config["output"])
         self._room = Room()
         self._engine = Engine(self._run, self._loaded.config.max_queue)
@@ -93,6 +94,18 @@ class TritonPythonModel:
             )
         self._room.check(answer)
         return answer
+
+
+def _use_utf8() -> None:
+    """Let texts be UTF-8, in the log and in files: Triton's embedded Python knows only ASCII.
+
+    Packages open files without naming an encoding; torch's compiler could not read its own.
+    """
+    with contextlib.suppress(locale.Error):
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 class _Job:

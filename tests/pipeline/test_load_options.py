@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.tiny import save
+from tests.tiny.load_options import OWN_PIPELINE, save_code, save_lora
 from tests.tiny.single_file import save_single_file
 from triton_diffusers.call import read_call
 from triton_diffusers.config import ServeConfig
@@ -20,16 +21,6 @@ from triton_diffusers.loading import LoadedPipeline, load_pipeline
 from triton_diffusers.runner import Stages, run_call
 
 SMALL = {"height": 32, "width": 32, "num_inference_steps": 2, "seed": 1}
-OWN_PIPELINE = """
-from diffusers import StableDiffusionPipeline
-from .words import PREFIX
-
-class MyPipeline(StableDiffusionPipeline):
-    def __call__(self, subject: str = "sea", height: int = 32, width: int = 32,
-                 num_inference_steps: int = 2, generator=None, output_type: str = "pil"):
-        return super().__call__(PREFIX + subject, height=height, width=width,
-            num_inference_steps=num_inference_steps, generator=generator, output_type=output_type)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -113,18 +104,7 @@ def test_scheduler_and_flow_shift_contradict(models: Path) -> None:
 
 @pytest.fixture(scope="module")
 def lora(models: Path) -> Path:
-    """An adapter with random weights for the unet."""
-    from diffusers import StableDiffusionPipeline
-    from diffusers.utils import convert_state_dict_to_diffusers
-    from peft import LoraConfig
-    from peft.utils import get_peft_model_state_dict
-
-    pipeline = StableDiffusionPipeline.from_pretrained(models / "stable-diffusion")
-    layers = LoraConfig(r=4, target_modules=["to_q", "to_v"], init_lora_weights=False)
-    pipeline.unet.add_adapter(layers)
-    weights = convert_state_dict_to_diffusers(get_peft_model_state_dict(pipeline.unet))
-    pipeline.save_lora_weights(models / "lora", unet_lora_layers=weights)
-    return models / "lora" / "pytorch_lora_weights.safetensors"
+    return save_lora(models)
 
 
 def test_an_adapter_equals_plain_diffusers(models: Path, lora: Path, plain: np.ndarray) -> None:
@@ -211,7 +191,7 @@ def test_each_component_may_have_its_type(models: Path) -> None:
     # a vae of another type than its denoiser does not fit Stable Diffusion
     with pytest.raises(ConfigError, match="with parameters 'dtype' a call fails"):
         _load(models, dtype={"vae": "bfloat16"})
-    with pytest.raises(ConfigError, match="component 'vea' .* Did you mean 'vae'"):
+    with pytest.raises(ConfigError, match=r"component 'vea' .* Did you mean 'vae'"):
         _load(models, dtype={"vea": "bfloat16"})
     with pytest.raises(ConfigError, match="'float8' is not one of"):
         _load(models, dtype={"vae": "float8"})
@@ -239,17 +219,14 @@ def test_a_single_file_gives_the_same_picture(models: Path, plain: np.ndarray) -
 
 def test_an_own_pipeline_class_is_served(models: Path) -> None:
     code = models / "code"
-    code.mkdir(exist_ok=True)
-    (code / "pipeline.py").write_text(OWN_PIPELINE)
-    (code / "words.py").write_text("PREFIX = 'a '\n")
+    save_code(code)
     for given in ("code", "code/pipeline.py", str(code)):
         loaded = _load(models, custom_pipeline=given)
         assert loaded.signature.pipeline_class == "MyPipeline"
-        assert "subject" in loaded.signature.parameters
-    as_prompt = _draw(_load(models), prompt="a boat")
-    assert np.array_equal(_draw(loaded, prompt=None, subject="boat"), as_prompt)
+        assert list(loaded.signature.parameters)[:2] == ["prompt", "height"]
+    assert np.array_equal(_draw(loaded, prompt="boat"), _draw(_load(models), prompt="boat"))
     (code / "two.py").write_text(OWN_PIPELINE + OWN_PIPELINE.replace("MyPipeline", "Other"))
-    with pytest.raises(ConfigError, match="defines 2 classes .*MyPipeline, Other"):
+    with pytest.raises(ConfigError, match=r"defines 2 classes .*MyPipeline, Other"):
         _load(models, custom_pipeline="code/two.py")
     two = _load(models, custom_pipeline="code/two.py", pipeline_class="Other")
     assert two.signature.pipeline_class == "Other"
@@ -266,17 +243,15 @@ def test_an_own_pipeline_class_is_served(models: Path) -> None:
 def test_a_models_own_code_runs_only_when_trusted(models: Path, tmp_path: Path) -> None:
     model = tmp_path / "own"
     shutil.copytree(models / "stable-diffusion", model)
-    (model / "pipeline.py").write_text(OWN_PIPELINE.replace("from .words import PREFIX", ""))
-    text = (model / "pipeline.py").read_text().replace("PREFIX + subject", "subject")
-    (model / "pipeline.py").write_text(text)
+    save_code(model)
     index = json.loads((model / "model_index.json").read_text())
     index["_class_name"] = ["pipeline", "MyPipeline"]
     (model / "model_index.json").write_text(json.dumps(index))
-    with pytest.raises(ConfigError, match="brings its own code .* trust_remote_code"):
+    with pytest.raises(ConfigError, match=r"brings its own code .* trust_remote_code"):
         _load(tmp_path, model="own")
     loaded = _load(tmp_path, model="own", trust_remote_code=True)
     assert loaded.signature.pipeline_class == "MyPipeline"
-    assert _draw(loaded, prompt=None, subject="a").shape == (1, 32, 32, 3)
+    assert _draw(loaded).shape == (1, 32, 32, 3)
 
 
 def test_a_pipeline_in_a_subfolder(models: Path, plain: np.ndarray) -> None:
