@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pipeline gives its denoisers: recorded from made-up calls that end at the last of them."""
+"""What a pipeline gives its denoisers: recorded in made-up calls that end with the last of them."""
 
 import contextlib
 from collections.abc import Mapping
@@ -65,21 +65,32 @@ def copied(tree: Any) -> Any:
 def _reach(
     pipeline: Any, denoisers: Mapping[str, Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Inputs]:
-    """Call the pipeline; return the first inputs of each denoiser that ran."""
+    """Call the pipeline; return the first inputs of each denoiser that has run with them."""
+    started: dict[str, Inputs] = {}
     reached: dict[str, Inputs] = {}
 
-    def hook(name: str) -> Any:
+    def start(name: str) -> Any:
         def keep(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if name not in reached:
-                reached[name] = copied((args, kwargs))
-            if all(_inputs_of(n, reached, denoisers) for n in denoisers):
-                raise _Reached
+            if name not in started:
+                started[name] = copied((args, kwargs))
 
         return keep
 
+    def end(name: str) -> Any:
+        def stop(module: Any, args: Any, output: Any) -> None:
+            reached[name] = started[name]
+            if all(_inputs_of(n, reached, denoisers) for n in denoisers):
+                raise _Reached
+
+        return stop
+
     hooks = [
-        module.register_forward_pre_hook(hook(name), with_kwargs=True)
+        handle
         for name, module in denoisers.items()
+        for handle in (
+            module.register_forward_pre_hook(start(name), with_kwargs=True),
+            module.register_forward_hook(end(name)),
+        )
     ]
     try:
         with restored_on_failure(read_processors(pipeline)):

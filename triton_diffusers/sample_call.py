@@ -4,6 +4,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,6 +41,16 @@ NEEDED = re.compile(
     r"conditioning_frames|controls|(src_)?audio)$"
 )
 """Media that pipelines declare as optional and mostly cannot do without."""
+ADAPTER = re.compile("ip_adapter")
+"""Media of parts that only a further model brings."""
+
+
+class Media(IntEnum):
+    """Which media a made-up call sends: each sends those before it too."""
+
+    REQUIRED = 0
+    NEEDED = 1
+    EVERY = 2
 
 
 @dataclass(frozen=True)
@@ -48,8 +59,7 @@ class Sample:
 
     side: int | None = SIDES[0]
     """Height and width; None leaves every size to the pipeline."""
-    optional_media: bool = False
-    """Send also the media that the signature calls optional."""
+    media: Media = Media.REQUIRED
     copies: int = 1
     """Of each picture; a pipeline with two controlnets wants two."""
 
@@ -106,17 +116,15 @@ def first_that_works(
 
 def samples(signature: Signature, small: bool = True) -> Iterator[Sample]:
     """Yield the made-up calls worth trying; not small: only those of the pipeline's own size."""
-    every = Sample(optional_media=True)
-    media = [p for p in signature.parameters.values() if _wants_media(p, signature, every)]
-    optional = any(not p.required for p in media)
+    parameters = signature.parameters.values()
+    media = [p for p in parameters if p.kind in MEDIA and not ADAPTER.search(p.name)]
+    levels = sorted({Media.REQUIRED, *(_media_of(p, signature) for p in media)})
     sized = media or {"height", "width", *SMALL} & set(signature.parameters)
     for side in (None,) if not small else SIDES if sized else SIDES[:1]:
-        if optional:
-            yield Sample(side)
+        for level in levels:
+            yield Sample(side, level)
         if any(p.kind is Kind.IMAGE for p in media):
-            yield from (Sample(side, True), Sample(side, True, copies=2))
-        else:
-            yield Sample(side, True)
+            yield Sample(side, Media.NEEDED, copies=2)
 
 
 def _check_name(name: str, signature: Signature) -> None:
@@ -177,13 +185,19 @@ _REQUIRED: dict[Kind, Callable[[Parameter], Any]] = {
 }
 
 
-def _wants_media(p: Parameter, signature: Signature, sample: Sample) -> bool:
-    if p.kind not in MEDIA or p.required:
-        return p.kind in MEDIA
-    if not sample.optional_media or not NEEDED.search(p.name):
-        return False
+def _media_of(p: Parameter, signature: Signature) -> Media:
+    """Return the first kind of made-up call that sends a media parameter."""
+    if p.required:
+        return Media.REQUIRED
     # pipelines that take a picture or a video take one of them
-    return not (p.name == "video" and "image" in signature.parameters)
+    is_other = p.name == "video" and "image" in signature.parameters
+    return Media.NEEDED if NEEDED.search(p.name) and not is_other else Media.EVERY
+
+
+def _wants_media(p: Parameter, signature: Signature, sample: Sample) -> bool:
+    if p.kind not in MEDIA or ADAPTER.search(p.name):
+        return False
+    return _media_of(p, signature) <= sample.media
 
 
 def _draw(p: Parameter, kwargs: Mapping[str, Any], sample: Sample) -> Any:
