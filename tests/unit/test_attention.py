@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of attention backends and the names that an entry may give."""
+
+from __future__ import annotations
+
+import pytest
+
+from triton_diffusers.attention import (
+    AUTO,
+    BACKENDS,
+    CHAINS,
+    ENVIRONMENT,
+    NATIVE,
+    REFUSED,
+    Backend,
+    chain,
+    check_attention,
+    choose_attention,
+    platform_of,
+)
+from triton_diffusers.attention_probe import Tolerance
+from triton_diffusers.config import ServeConfig
+from triton_diffusers.errors import ConfigError
+from triton_diffusers.signature import Signature
+
+PLATFORMS = ("cuda", "rocm", "xpu", "npu", "xla", "cpu", "mps")
+NAMES = (*CHAINS, *BACKENDS)
+
+
+def _config(name: str) -> ServeConfig:
+    return ServeConfig(model="m", attention_backend=name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_stands_for_backends_of_the_table_on_every_platform(name: str) -> None:
+    for spelling in (name, name.lower(), name.upper(), f" {name} "):
+        check_attention(_config(spelling))
+        for platform in PLATFORMS:
+            found = chain(spelling, platform)
+            assert found
+            assert set(found) <= set(BACKENDS)
+
+
+@pytest.mark.parametrize("row", BACKENDS.values(), ids=str)
+def test_every_row_says_what_it_is(row: Backend) -> None:
+    assert row.about
+    assert row.about[-1] != "."
+    assert set(row.platforms) <= set(PLATFORMS)
+    assert 0 < row.tolerance.float32 <= row.tolerance.half < 1
+    if row.from_hub:
+        assert row.package == "kernels"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_names_of_no_use_are_refused_with_what_to_choose(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}'.*choose (FLASH_ATTN|_native_cudnn)"):
+        check_attention(_config(f"auto,{name}"))
+
+
+def test_an_unknown_name_gets_its_near_miss() -> None:
+    with pytest.raises(ConfigError, match=r"'FLASH_ATN'.*Did you mean 'FLASH_ATTN'\?.*SAGE_ATTN"):
+        check_attention(_config("FLASH_ATN"))
+    with pytest.raises(ConfigError, match=r"'' is not known"):
+        check_attention(_config("flash,,sage"))
+
+
+def test_flash_on_nvidia_is_three_then_two_each_from_the_hub_first() -> None:
+    found = [n for n in chain("FLASH_ATTN", "cuda") if "varlen" not in n]
+    assert found == ["_flash_3_hub", "_flash_3", "flash_hub", "flash", "_native_flash"]
+    assert chain(AUTO, "cuda") == (*chain("FLASH_ATTN", "cuda"), NATIVE)
+
+
+def test_platforms_have_their_own() -> None:
+    assert chain(AUTO, "cpu") == chain(AUTO, "mps") == (NATIVE,)
+    assert chain(AUTO, "rocm")[0] == "aiter_fa2_hub"
+    assert chain(AUTO, "npu") == ("_native_npu", NATIVE)
+    assert chain("SAGE_ATTN", "cuda")[:2] == ("sage_hub", "sage")
+
+
+def test_a_list_is_tried_in_its_order_each_backend_once() -> None:
+    assert chain("sage, FLASH_ATTN ,_native_flash,native", "cpu") == (
+        *("sage", "_native_flash", "native"),
+    )
+
+
+@pytest.mark.parametrize("row", BACKENDS.values(), ids=str)
+def test_a_backend_for_other_hardware_says_so(row: Backend) -> None:
+    reason = row.unavailable("cpu")
+    if row.platforms:
+        assert reason is not None
+        assert reason.endswith("not on cpu")
+    else:
+        assert reason is None
+
+
+def test_a_missing_package_is_named() -> None:
+    row = Backend("x", "x", ("cuda",), "no_such_package_here")
+    assert row.unavailable("cuda") == "package no_such_package_here is not installed"
+
+
+def test_kernels_of_the_hub_are_left_out_offline() -> None:
+    row = Backend("x", "x", ("cuda",), "json", from_hub=True, tolerance=Tolerance(1, 1))
+    reason = row.unavailable("cuda")
+    assert reason is not None
+    assert "HF_HUB_OFFLINE is set" in reason
+
+
+def test_native_touches_nothing_and_tells_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    signature = Signature("P", {}, frozenset(), {})
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    choice = choose_attention(object(), _config("native"), signature, {}, "cpu")
+    assert (choice.active, choice.attempts, choice.warnings) == (NATIVE, (), ())
+    monkeypatch.setenv(ENVIRONMENT, "flash")
+    choice = choose_attention(object(), _config("native"), signature, {}, "cpu")
+    assert choice.active == "flash"
+    assert "TORCH_SDPA" in choice.warnings[0]
+
+
+def test_a_cpu_is_its_own_platform() -> None:
+    assert platform_of("cpu") == "cpu"
+    assert platform_of("xpu:1") == "xpu"
