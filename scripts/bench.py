@@ -5,6 +5,8 @@
 python scripts/bench.py startup     builder serve against importing and loading alone
 python scripts/bench.py overhead    a round trip less the pipeline's own time, against a trivial
                                     Triton model that returns an array of the same size
+python scripts/bench.py load        time and memory against plain from_pretrained()
+python scripts/bench.py unload      the server's memory over rounds of loading and unloading
 """
 
 import argparse
@@ -25,6 +27,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+
+from scripts.bench_load import bench_load, bench_unload  # noqa: E402
 
 BUILDER = [sys.executable, "-m", "builder.main"]
 FLOOR_CONFIG = """name: "floor"
@@ -73,6 +77,15 @@ def main() -> int:
     overhead.add_argument("--images", type=int, default=60, help="image calls of each kind")
     overhead.add_argument("--videos", type=int, default=7, help="video calls of each kind")
     overhead.set_defaults(run=bench_overhead)
+    load = commands.add_parser("load", help="a random pipeline of several shards")
+    load.add_argument("--gib", type=float, default=4.0, help="size of its weights once loaded")
+    load.add_argument("--repeat", type=int, default=5)
+    load.set_defaults(run=bench_load)
+    unload = commands.add_parser("unload", help="memory that a server keeps after unloading")
+    unload.add_argument("--model", default="demo", help="entry of model_repository")
+    unload.add_argument("--rounds", type=int, default=20)
+    unload.add_argument("--warm", type=int, default=3, help="rounds before, at least 2")
+    unload.set_defaults(run=bench_unload)
     args = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     return int(args.run(args))

@@ -21,7 +21,18 @@ CASES = {
         "Wan-AI/Wan2.2-I2V-A14B-Diffusers --boundary-ratio 0.9 --flow-shift 3.0 --decoupled"
         """ --diffusers-call-kwargs '{"negative_prompt": "色调, \\"blurry\\"", "num_frames": 81}'"""
     ),
-    "wan2.2-t2v-a14b-diffusers": "Wan-AI/Wan2.2-T2V-A14B-Diffusers --vae-use-tiling",
+    "wan2.2-t2v-a14b-diffusers": (
+        "Wan-AI/Wan2.2-T2V-A14B-Diffusers --boundary-ratio 0.875 --flow-shift 3 --vae-use-tiling"
+    ),
+    "qwen-image-fp8": (
+        """Qwen/Qwen-Image --quantization-config '{"method": "fp8"}' --torch-compile regional"""
+        " --attention-backend auto --warmup 1328x1328,1664x928"
+    ),
+    "qwen-image-offloaded": (
+        "Qwen/Qwen-Image --enable-group-offload leaf_level"
+        """ --dtype '{"default": "bfloat16", "vae": "float32"}'"""
+        """ --lora '[{"path": "owner/style", "weight_name": "a.safetensors", "scale": 0.8}]'"""
+    ),
     "stable-diffusion-v1-5": (
         "stable-diffusion-v1-5/stable-diffusion-v1-5 --variant fp16 --device cuda:1"
         """ --diffusers-load-kwargs '{"use_safetensors": true}' --instances 2"""
