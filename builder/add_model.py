@@ -46,14 +46,15 @@ def build_entry(args: argparse.Namespace, name: str, folder: Path) -> tuple[Entr
     config = _read_options(args, folder)
     if args.gpus and config.device is not None:
         raise ConfigError("--gpus and --device both place the pipeline: give one of them")
-    if config.device_map is not None and (args.gpus or args.instances > 1):
+    if config.lifted().device_map is not None and (args.gpus or args.instances > 1):
         raise ConfigError(
             "--device-map places one copy itself: leave out --gpus and --instances (to choose its "
             "GPUs start the server with CUDA_VISIBLE_DEVICES)"
         )
-    cls = models.find_class(config, folder)
+    lifted = config.lifted()
+    cls = models.find_class(lifted, folder)
     signature = read_signature(cls)
-    for note in check_config(config, cls, folder):
+    for note in check_config(lifted, cls, folder):
         warn(note)
     entry = Entry(
         name=name,

@@ -40,7 +40,7 @@ def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
     where = str(folder / repository.CONFIG)
     message = parse_config(repository.read_config_text(folder), where)
     _check_triton_part(message, folder)
-    config = ServeConfig.from_parameters(read_parameters(message))
+    config = ServeConfig.from_parameters(read_parameters(message)).lifted()
     cls = models.find_class(config, folder)
     problems = entry_check.check_entry(_as_dict(message), config, cls)
     if problems:

@@ -144,13 +144,14 @@ def _tensor_lines(block: str, tensors: tuple[Tensor, ...], is_input: bool) -> It
 
 
 def _instance_lines(entry: Entry) -> Iterator[str]:
-    device = entry.config.device
+    config = entry.config.lifted()
+    device = config.device
     if entry.gpus:
         yield "# Copies of the pipeline on each of these GPUs."
         kind = f"KIND_GPU gpus: [ {', '.join(map(str, entry.gpus))} ]"
-    elif entry.config.device_map is not None:
+    elif config.device_map is not None:
         yield "# One copy: the `device_map` below places its components."
-        kind = "KIND_CPU" if entry.config.device_map == "cpu" else "KIND_MODEL"
+        kind = "KIND_CPU" if config.device_map == "cpu" else "KIND_MODEL"
     elif device is None:
         yield "# Copies of the pipeline: on each GPU that the server sees, else on the CPU."
         kind = "KIND_AUTO"

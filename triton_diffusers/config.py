@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_diffusers.errors import ConfigError, unknown
-from triton_diffusers.option_text import read_option, write_option
+from triton_diffusers.option_text import option_types, read_option, write_option
 from triton_diffusers.unsupported import refusal
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 DEVICE = (r"(cpu|cuda|xpu|npu|mps)(:\d+)?", "cpu, cuda, cuda:N, xpu, npu or mps")
 """The form of a device's name, and that form in words."""
+LIFTED = (
+    *("revision", "variant", "use_safetensors"),
+    *("custom_pipeline", "trust_remote_code", "device_map"),
+)
+"""Options that are arguments of from_pretrained() by the same name."""
 
 
 def _option(
@@ -203,6 +208,20 @@ class ServeConfig:
         if not config.model:
             raise ConfigError("parameter 'model' is missing: name a hub id or a folder")
         return config
+
+    def lifted(self) -> "ServeConfig":
+        """Return the config with what `diffusers_load_kwargs` says of our own options moved there.
+
+        So that both places mean the same, checks included. Raises ConfigError for a wrong type.
+        """
+        given = dict(self.diffusers_load_kwargs or {})
+        moved = {name: given.pop(name) for name in LIFTED if name in given}
+        fields = {f.name: f for f in dataclasses.fields(self)}
+        for name, value in moved.items():
+            if value is not None and not isinstance(value, option_types(fields[name])):
+                raise ConfigError(f"diffusers_load_kwargs: {name} {value!r} is of a wrong type")
+        moved = {n: fields[n].default if v is None else v for n, v in moved.items()}
+        return dataclasses.replace(self, diffusers_load_kwargs=given or None, **moved)
 
 
 def options() -> tuple[dataclasses.Field[Any], ...]:

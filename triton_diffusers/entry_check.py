@@ -85,6 +85,7 @@ def load_entry(
     given = model_config.get("parameters", {})
     config = ServeConfig.from_parameters({k: v.get("string_value", "") for k, v in given.items()})
     refuse_reserved(config)
+    config = config.lifted()
     from triton_diffusers.loading import load_pipeline
     from triton_diffusers.pipeline_classes import find_pipeline_class
 

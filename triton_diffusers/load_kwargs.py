@@ -13,7 +13,7 @@ from triton_diffusers.errors import ConfigError, unknown
 
 OPTION = "diffusers_load_kwargs"
 PASSED_ON = ("revision", "variant", "use_safetensors", "trust_remote_code", "device_map")
-"""Options that from_pretrained() takes by the same name."""
+"""Options that from_pretrained() gets by the same name (`custom_pipeline` has become the class)."""
 QUANTIZATION = "quantization_config"
 NOT_OF_A_FILE = (
     *("revision", "subfolder", "variant", "use_safetensors", "trust_remote_code"),

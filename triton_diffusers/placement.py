@@ -118,6 +118,7 @@ def place(pipeline: Any, row: Placement | None, config: ServeConfig, device: str
     if row is None:
         if device != "cpu" and getattr(pipeline, "hf_device_map", None) is None:
             pipeline.to(device)
+            _check_placed(pipeline, device)
         return device
     try:
         row.apply(pipeline, config, device)
@@ -127,6 +128,20 @@ def place(pipeline: Any, row: Placement | None, config: ServeConfig, device: str
             f"{one_line(error)}"
         ) from None
     return f"{device}, {row.about} ({row.option})"
+
+
+def _check_placed(pipeline: Any, device: str) -> None:
+    """Raise ConfigError for weights elsewhere: adapters and quantizers can leave some behind."""
+    import torch
+
+    wanted = torch.device(device).type
+    for name, component in pipeline.components.items():
+        found = {p.device.type for p in getattr(component, "parameters", tuple)()}
+        if found - {wanted}:
+            raise ConfigError(
+                f"component '{name}' has weights on {', '.join(sorted(found))} after the pipeline "
+                f"was moved to {device}; remove lora or quantization_config"
+            )
 
 
 def _is_set(config: ServeConfig, option: str) -> bool:

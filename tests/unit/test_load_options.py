@@ -146,3 +146,19 @@ def test_what_is_not_supported_is_refused_by_name(
         said = capsys.readouterr().err
         assert "is not supported: " in said
         assert said.count("\n") == 1
+
+
+def test_load_kwargs_that_are_options_count_as_options() -> None:
+    given = {"device_map": "balanced", "variant": "fp16", "trust_remote_code": True, "other": 1}
+    lifted = _config(diffusers_load_kwargs=given, variant="bf16").lifted()
+    assert (lifted.device_map, lifted.variant, lifted.trust_remote_code) == (
+        "balanced",
+        "fp16",
+        True,
+    )
+    assert lifted.diffusers_load_kwargs == {"other": 1}
+    assert _config(diffusers_load_kwargs={"variant": None}, variant="fp16").lifted() == _config()
+    with pytest.raises(ConfigError, match="'enable_cpu_offload' and 'device_map' both place"):
+        choose_placement(_config(diffusers_load_kwargs=given, enable_cpu_offload=True).lifted())
+    with pytest.raises(ConfigError, match="diffusers_load_kwargs: device_map 3 is of a wrong type"):
+        _config(diffusers_load_kwargs={"device_map": 3}).lifted()
