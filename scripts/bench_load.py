@@ -92,9 +92,6 @@ def measure(how: str, dtype: str, folder: Path) -> dict[str, float]:
     if how == "plain":  # imported here, and so without what our loader asks diffusers for
         import diffusers
     else:
-        from triton_diffusers.weight_loading import ask_for_parallel_loading
-
-        ask_for_parallel_loading()
         diffusers = import_diffusers()
     import torch
 

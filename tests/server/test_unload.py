@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unloading gives memory back: the stub ends, and the server itself does not grow."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder.tritonserver import Server, ServerError, start_server
+from tests.server.wire import connect, infer
+
+MODEL_REPOSITORY = Path(__file__).parents[2] / "model_repository"
+SHARED_MEMORY = Path("/dev/shm")
+WARM, ROUNDS = 3, 20
+GROWTH = 1.05
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of its own with the demo, and with a copy whose last component is cut."""
+    folder = tmp_path_factory.mktemp("unload")
+    for name in ("demo", "cut"):
+        shutil.copytree(MODEL_REPOSITORY / "demo", folder / "repository" / name)
+    config = folder / "repository" / "cut" / "config.pbtxt"
+    config.write_text(config.read_text().replace('name: "demo"', 'name: "cut"'))
+    for weights in (folder / "repository" / "cut" / "pipeline").glob("*/*.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:-100])
+    with start_server(folder / "repository", log=folder / "server.log") as started:
+        yield started
+
+
+def own_memory(server: Server) -> int:
+    """The server process's own bytes; its stubs are processes of their own."""
+    rollup = Path(f"/proc/{server.pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in rollup if line.startswith("Pss_Anon:"))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def gone(server: Server, pid: int) -> bool:
+    end = time.monotonic() + 20
+    while (is_alive(pid) or server.stubs()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not is_alive(pid) and not server.stubs()
+
+
+def one_round(server: Server) -> int:
+    server.load("demo", timeout_s=120)
+    (stub,) = server.stubs()
+    server.unload("demo")
+    assert gone(server, stub.pid)
+    return own_memory(server)
+
+
+def test_the_stub_and_its_memory_are_gone_after_unload(server: Server) -> None:
+    server.load("demo", timeout_s=120)
+    (stub,) = server.stubs()
+    region = SHARED_MEMORY / Path(stub.region).name
+    with connect(server, "grpc") as client:
+        inputs = {"prompt": "seven", "num_inference_steps": 1, "seed": 1}
+        assert infer(client, "grpc", "demo", inputs)["images"].any()
+    assert region.exists()
+    server.unload("demo")
+    assert gone(server, stub.pid)
+    assert not region.exists()
+
+
+def test_the_stub_of_a_failed_load_is_gone(server: Server) -> None:
+    with pytest.raises(ServerError, match="incomplete or damaged"):
+        server.load("cut", timeout_s=120)
+    end = time.monotonic() + 20
+    while server.stubs() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not server.stubs()
+
+
+def test_twenty_rounds_leave_the_server_as_large_as_it_was(server: Server) -> None:
+    sizes = [one_round(server) for _ in range(WARM + ROUNDS)]
+    before = statistics.median(sizes[WARM - 2 : WARM + 1])
+    after = statistics.median(sizes[-3:])
+    assert after / before < GROWTH, [round(size / 2**20, 1) for size in sizes]
