@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention backends on real tiny pipelines: what runs, what is refused, what is left alone."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+from diffusers.models.attention_dispatch import AttentionBackendName
+from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
+
+from tests.tiny import TINY, save
+from triton_diffusers.attention import BACKENDS, NATIVE, choose_attention
+from triton_diffusers.attention_inputs import capture_inputs
+from triton_diffusers.call import read_call
+from triton_diffusers.config import ServeConfig
+from triton_diffusers.denoisers import NAMES, denoisers
+from triton_diffusers.errors import ConfigError
+from triton_diffusers.loading import LoadedPipeline, load_pipeline
+from triton_diffusers.runner import Stages, run_call
+from triton_diffusers.signature import read_signature
+
+RUNS_HERE = ("_native_math", "_native_flash", "flex")
+"""Of the backends that this CPU could have; `_native_flash` takes no mask."""
+NEEDED: dict[str, dict[str, Any]] = {
+    "aura-flow": {"max_sequence_length": 48},
+    "cogvideox": {"max_sequence_length": 32},
+    "cogvideox-i2v": {"max_sequence_length": 32},
+    "cogvideox-v2v": {"max_sequence_length": 32},
+    "cogview4": {"negative_prompt": "blurry"},
+    "flux2-klein": {"max_sequence_length": 48, "text_encoder_out_layers": [1, 2]},
+    "latte": {"video_length": 4},
+    "pixart-sigma": {"max_sequence_length": 48},
+    "sana-image-to-video": {"max_sequence_length": 32},
+    "sana-video": {"max_sequence_length": 32},
+    "stable-diffusion-gligen": {
+        "gligen_phrases": ["a fox"],
+        "gligen_boxes": [[0.1, 0.1, 0.6, 0.6]],
+    },
+    "z-image": {"max_sequence_length": 128},
+    "z-image-img2img": {"max_sequence_length": 128},
+}
+"""What no call of these can do without: their texts or clips are shorter than the defaults."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("flux", "qwen-image", "qwen-image-controlnet", "wan22-t2v", "stable-diffusion"):
+        save(name, folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaks() -> Iterator[None]:
+    """What diffusers keeps for the whole process is as it was."""
+    before = Registry.get_active_backend(), dict(Registry._backends)
+    yield
+    assert (Registry.get_active_backend(), dict(Registry._backends)) == before
+
+
+def _load(models: Path, model: str, backend: str, **options: Any) -> LoadedPipeline:
+    return load_pipeline(
+        ServeConfig(model=model, attention_backend=backend, **options), models, "cpu"
+    )
+
+
+def _draw(loaded: LoadedPipeline) -> np.ndarray:
+    given = {"height": 32, "width": 32, "num_inference_steps": 2, "seed": 1}
+    tensors = {n: np.array([v]) for n, v in given.items()}
+    tensors["prompt"] = np.array([b"a red fox"], np.object_)
+    wire = run_call(read_call(tensors, loaded), loaded, Stages({}), lambda done, total: None)
+    return next(wire[n] for n in ("images", "frames") if n in wire)
+
+
+def _used(loaded: LoadedPipeline) -> dict[str, set[str]]:
+    """The backends that the processors of each denoiser hold."""
+    return {
+        name: {
+            AttentionBackendName(p._attention_backend or "native").value
+            for p in module.attn_processors.values()
+            if hasattr(p, "_attention_backend")
+        }
+        for name, module in denoisers(loaded.pipeline).items()
+    }
+
+
+def _break(monkeypatch: pytest.MonkeyPatch, backend: str, function: Any) -> None:
+    monkeypatch.setitem(Registry._backends, AttentionBackendName(backend), function)
+
+
+def test_the_table_has_every_backend_of_diffusers() -> None:
+    assert set(BACKENDS) == {name.value for name in AttentionBackendName}
+
+
+def test_every_denoiser_of_every_pipeline_has_a_known_name() -> None:
+    """By the classes that diffusers keeps its denoisers in."""
+    import diffusers
+
+    places = tuple(f"diffusers.models.{p}." for p in ("transformers", "unets", "controlnets"))
+    found = {}
+    for name in dir(diffusers):
+        cls = getattr(diffusers, name, None)
+        if not (isinstance(cls, type) and issubclass(cls, DiffusionPipeline)):
+            continue
+        for p in inspect.signature(cls.__init__).parameters.values():
+            kinds = (p.annotation, *typing.get_args(p.annotation))
+            if any(str(getattr(kind, "__module__", "")).startswith(places) for kind in kinds):
+                found[p.name] = name
+    del found["motion_adapter"]  # becomes a part of the unet
+    assert {"transformer", "unet", "controlnet", "prior", "decoder"} <= set(found)
+    assert set(found) <= set(NAMES), found
+
+
+@pytest.mark.parametrize("name", [n for n in TINY if n != "ltx2"])
+def test_a_made_up_call_reaches_every_denoiser(name: str) -> None:
+    """Of ltx2 see test_tiny: its small VAE makes sequences of 20 000 tokens of small pictures."""
+    pipeline = TINY[name].build()
+    pipeline.set_progress_bar_config(disable=True)
+    signature = read_signature(type(pipeline))
+    found = denoisers(pipeline)
+    assert found
+    reached = capture_inputs(pipeline, found, signature, NEEDED.get(name, {}))
+    assert {n for n, inputs in reached.items() if inputs} == set(found)
+
+
+@pytest.mark.parametrize("model", ["flux", "qwen-image", "wan22-t2v"])
+@pytest.mark.parametrize("backend", RUNS_HERE)
+def test_what_runs_here_is_used_and_draws_the_same(models: Path, model: str, backend: str) -> None:
+    loaded = _load(models, model, backend)
+    if backend == "_native_flash" and model == "qwen-image":
+        assert loaded.facts["attention_backend"] == NATIVE
+        return
+    assert loaded.facts["attention_backend"] == backend
+    assert set().union(*_used(loaded).values()) == {backend}
+    plain = _draw(_load(models, model, NATIVE)).astype(int)
+    assert np.abs(_draw(loaded) - plain).max() <= 1
+
+
+@pytest.mark.parametrize("backend", sorted(set(BACKENDS) - {NATIVE, *RUNS_HERE}))
+def test_what_does_not_run_here_says_why_and_falls_back(models: Path, backend: str) -> None:
+    loaded = _load(models, "flux", backend)
+    assert loaded.facts["attention_backend"] == NATIVE
+    (attempt,) = loaded.facts["attention_attempts"]
+    assert attempt["backend"] == backend
+    assert attempt["reason"]
+    (warning,) = (w for w in loaded.warnings if "attention" in w)
+    assert warning.startswith(f"attention_backend '{backend}' is not usable here for transformer: ")
+    assert warning.endswith(" Using 'native'.")
+    assert _used(loaded) == {"transformer": {NATIVE}}
+
+
+def test_native_is_what_plain_diffusers_does(models: Path) -> None:
+    loaded = _load(models, "qwen-image", NATIVE)
+    assert loaded.facts["attention_backend"] == NATIVE
+    assert "attention_attempts" not in loaded.facts
+    plain = DiffusionPipeline.from_pretrained(models / "qwen-image", torch_dtype=torch.float32)
+    processors = plain.transformer.attn_processors.values()
+    assert [p._attention_backend for p in processors] == [
+        p._attention_backend for p in loaded.pipeline.transformer.attn_processors.values()
+    ]
+
+
+def test_auto_is_native_on_a_cpu(models: Path) -> None:
+    loaded = _load(models, "flux", "auto", attention_fallback="error")
+    assert loaded.facts["attention_backend"] == NATIVE
+    assert loaded.warnings == ()
+    assert np.array_equal(_draw(loaded), _draw(_load(models, "flux", NATIVE)))
+
+
+def test_a_backend_without_masks_is_refused_where_two_prompts_need_one(models: Path) -> None:
+    loaded = _load(models, "qwen-image", "FLASH_ATTN,_native_math")
+    assert loaded.facts["attention_backend"] == "_native_math"
+    (attempt,) = loaded.facts["attention_attempts"]
+    assert attempt["backend"] == "_native_flash"
+    assert "attn_mask" in attempt["reason"]
+    assert loaded.warnings == ()
+
+
+def test_a_backend_that_ignores_masks_is_refused(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = Registry._backends[AttentionBackendName.NATIVE]
+
+    def ignores(query: Any, key: Any, value: Any, **_: Any) -> Any:
+        return native(query, key, value)
+
+    with monkeypatch.context() as patch:
+        _break(patch, "flex", ignores)
+        loaded = _load(models, "qwen-image", "flex")
+        assert "differs from native" in loaded.facts["attention_attempts"][0]["reason"]
+        # without masks it is right
+        assert _load(models, "flux", "flex").facts["attention_backend"] == "flex"
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        (lambda query: query * 0.0, "differs from native attention by"),
+        (lambda query: query * float("nan"), "not finite"),
+        (lambda query: query[..., :4], "RuntimeError"),
+    ],
+)
+def test_a_backend_that_gives_something_else_is_refused(
+    models: Path, monkeypatch: pytest.MonkeyPatch, result: Any, says: str
+) -> None:
+    with monkeypatch.context() as patch:
+        _break(patch, "_native_math", lambda query, key, value, **_: result(query))
+        loaded = _load(models, "flux", "_native_math,flex")
+    assert loaded.facts["attention_backend"] == "flex"
+    assert says in loaded.facts["attention_attempts"][0]["reason"]
+
+
+def test_a_backend_that_dies_when_it_runs_is_refused(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(**_: Any) -> Any:
+        raise RuntimeError("CUDA error: no kernel image is available\nfor execution")
+
+    with monkeypatch.context() as patch:
+        _break(patch, "_native_math", dies)
+        with pytest.raises(ConfigError, match="no kernel image is available for execution") as told:
+            _load(models, "flux", "_native_math", attention_fallback="error")
+    assert "\n" not in str(told.value)
+    assert "attention_fallback" in str(told.value)
+
+
+def test_models_of_one_process_keep_their_own(models: Path) -> None:
+    math, plain = _load(models, "flux", "_native_math"), _load(models, "flux", NATIVE)
+    other = _load(models, "flux", "flex")
+    assert [_used(p)["transformer"] for p in (math, plain, other)] == [
+        *({"_native_math"}, {NATIVE}, {"flex"}),
+    ]
+    calls: list[str] = []
+    functions = {n.value: f for n, f in Registry._backends.items()}
+
+    def counted(name: str) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return functions[name](*args, **kwargs)
+
+        return run
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in functions:
+            _break(patch, name, counted(name))
+        _draw(plain)
+    assert set(calls) == {NATIVE}
+
+
+def test_every_denoiser_gets_it(models: Path) -> None:
+    assert _used(_load(models, "wan22-t2v", "flex")) == {
+        "transformer": {"flex"},
+        "transformer_2": {"flex"},
+    }
+    assert _used(_load(models, "qwen-image-controlnet", "_native_math")) == {
+        "transformer": {"_native_math"},
+        "controlnet": {"_native_math"},
+    }
+
+
+def test_a_denoiser_that_takes_none_says_so(models: Path) -> None:
+    loaded = _load(models, "stable-diffusion", "_native_math,flex")
+    assert loaded.facts["attention_backend"] == NATIVE
+    (attempt,) = loaded.facts["attention_attempts"]
+    assert attempt["denoiser"] == "unet"
+    assert "take no backend (AttnProcessor2_0)" in attempt["reason"]
+    with pytest.raises(ConfigError, match="take no backend"):
+        _load(models, "stable-diffusion", "flex", attention_fallback="error")
+
+
+def test_a_model_that_no_made_up_call_reaches_says_what_to_give(tmp_path: Path) -> None:
+    save("flux2-klein", tmp_path)
+    loaded = _load(tmp_path, "flux2-klein", "_native_math")
+    (attempt,) = loaded.facts["attention_attempts"]
+    assert "not tried: no made-up call reached transformer (IndexError" in attempt["reason"]
+    assert "diffusers_call_kwargs" in attempt["reason"]
+    given = NEEDED["flux2-klein"]
+    loaded = _load(tmp_path, "flux2-klein", "_native_math", diffusers_call_kwargs=given)
+    assert loaded.facts["attention_backend"] == "_native_math"
+
+
+def test_trying_leaves_no_trace(models: Path) -> None:
+    loaded = _load(models, "wan22-t2v", NATIVE)
+    torch.manual_seed(3)
+    np.random.seed(3)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    attributes = dict(vars(loaded.pipeline))
+    config = ServeConfig(model="m", attention_backend="_native_efficient,flex")
+    choice = choose_attention(loaded.pipeline, config, loaded.signature, {}, "cpu")
+    assert choice.active == "flex"
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])
+    assert vars(loaded.pipeline) == attributes
+    assert loaded.pipeline.scheduler.num_inference_steps is None
+    for module in denoisers(loaded.pipeline).values():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+
+
+def test_quantized_and_half_precision_models_are_not_refused_for_rounding(models: Path) -> None:
+    for options in ({"dtype": "bfloat16"}, {"quantization_config": "int8"}):
+        loaded = _load(models, "flux", "flex", **options)
+        assert loaded.facts["attention_backend"] == "flex"
