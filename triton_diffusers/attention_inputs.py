@@ -2,7 +2,7 @@
 """What a pipeline gives its denoisers: recorded in made-up calls that end with the last of them."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from triton_diffusers.contract import Kind
@@ -66,6 +66,23 @@ def _reach(
     pipeline: Any, denoisers: Mapping[str, Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Inputs]:
     """Call the pipeline; return the first inputs of each denoiser that has run with them."""
+    with _recorded(denoisers) as reached:
+        try:
+            with restored_on_failure(read_processors(pipeline)):
+                isolate(pipeline, lambda done, total: None)(**kwargs)
+        except _Reached:
+            pass
+        finally:
+            if getattr(pipeline, "_all_hooks", None):  # model offload: nothing stays on the GPU
+                pipeline.maybe_free_model_hooks()
+    if not reached:
+        raise RuntimeError("the call ended without running a denoiser")
+    return reached
+
+
+@contextlib.contextmanager
+def _recorded(denoisers: Mapping[str, Any]) -> Iterator[dict[str, Inputs]]:
+    """Collect what the denoisers are given; raise _Reached when the last of them has run."""
     started: dict[str, Inputs] = {}
     reached: dict[str, Inputs] = {}
 
@@ -84,27 +101,15 @@ def _reach(
 
         return stop
 
-    hooks = [
-        handle
-        for name, module in denoisers.items()
-        for handle in (
-            module.register_forward_pre_hook(start(name), with_kwargs=True),
-            module.register_forward_hook(end(name)),
-        )
-    ]
+    hooks = []
+    for name, module in denoisers.items():
+        hooks.append(module.register_forward_pre_hook(start(name), with_kwargs=True))
+        hooks.append(module.register_forward_hook(end(name)))
     try:
-        with restored_on_failure(read_processors(pipeline)):
-            isolate(pipeline, lambda done, total: None)(**kwargs)
-    except _Reached:
-        pass
+        yield reached
     finally:
         for handle in hooks:
             handle.remove()
-        if getattr(pipeline, "_all_hooks", None):  # model offload: nothing stays on the GPU
-            pipeline.maybe_free_model_hooks()
-    if not reached:
-        raise RuntimeError("the call ended without running a denoiser")
-    return reached
 
 
 def _inputs_of(

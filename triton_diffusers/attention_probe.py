@@ -8,6 +8,7 @@ a mask that it does not take) or gives other pictures. So each is run here, and 
 import contextlib
 import gc
 import random
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -135,7 +136,7 @@ class Probe:
         if self._inputs is None:
             self._inputs = {}
             try:
-                with _no_trace(self._device), collected([]):
+                with _no_trace(self._device), collected([]), _default_is_native():
                     self._inputs = capture_inputs(*self._call)
             except Exception as error:
                 self._why_not = one_line(error)[:LONGEST_REASON].rstrip(".")
@@ -167,11 +168,20 @@ def _takes_none(denoiser: Any) -> str:
 
 def _set_backend(denoiser: Any, backend: str) -> None:
     """Set a denoiser's backend, and only its: diffusers would change the process's default too."""
+    with _default_is_native():
+        denoiser.set_attention_backend(backend)
+
+
+@contextlib.contextmanager
+def _default_is_native() -> Iterator[None]:
+    """Make native attention the process's default, and put back what it was."""
+    from diffusers.models.attention_dispatch import AttentionBackendName
     from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
 
     active, _ = Registry.get_active_backend()
+    Registry.set_active_backend(AttentionBackendName.NATIVE)
     try:
-        denoiser.set_attention_backend(backend)
+        yield
     finally:
         Registry.set_active_backend(active)
 
@@ -243,14 +253,18 @@ def _difference(outputs: list[Any], native: list[Any], allowed: float) -> str | 
 
 @contextlib.contextmanager
 def _no_trace(device: str) -> Iterator[None]:
-    """Put the random numbers back where they were: torch's, numpy's and Python's."""
+    """Put the random numbers back: torch's, numpy's and Python's; print no warnings."""
     import torch
 
     kind = device.partition(":")[0]
     devices = [] if kind in ("cpu", "mps") else [torch.device(device)]
     states = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng(devices, device_type="cuda" if not devices else kind):
+        with (
+            torch.random.fork_rng(devices, device_type=kind if devices else "cuda"),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
             yield
     finally:
         random.setstate(states[0])

@@ -110,7 +110,8 @@ def first_that_works(
         except ConfigError:
             raise
         except Exception as error:
-            failed = error if sample.copies == 1 or failed is None else failed
+            is_usual = sample.copies == 1 and sample.media <= Media.NEEDED
+            failed = error if is_usual or failed is None else failed
     raise failed or RuntimeError("there is no call to make")
 
 

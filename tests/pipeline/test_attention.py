@@ -29,6 +29,7 @@ from triton_diffusers.signature import read_signature
 
 RUNS_HERE = ("_native_math", "_native_flash", "flex")
 """Of the backends that this CPU could have; `_native_flash` takes no mask."""
+DEMO = Path(__file__).parent.parent.parent / "model_repository" / "demo" / "pipeline"
 NEEDED: dict[str, dict[str, Any]] = {
     "aura-flow": {"max_sequence_length": 48},
     "cogvideox": {"max_sequence_length": 32},
@@ -44,8 +45,6 @@ NEEDED: dict[str, dict[str, Any]] = {
         "gligen_phrases": ["a fox"],
         "gligen_boxes": [[0.1, 0.1, 0.6, 0.6]],
     },
-    "z-image": {"max_sequence_length": 128},
-    "z-image-img2img": {"max_sequence_length": 128},
 }
 """What no call of these can do without: their texts or clips are shorter than the defaults."""
 
@@ -184,6 +183,44 @@ def test_a_backend_without_masks_is_refused_where_two_prompts_need_one(models: P
     assert loaded.warnings == ()
 
 
+def test_on_nvidia_every_link_of_the_chain_is_tried(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the names of an NVIDIA GPU on this CPU, which has none of the packages."""
+    from triton_diffusers import attention
+
+    monkeypatch.setattr(attention, "platform_of", lambda device: "cuda")
+    loaded = _load(models, "wan22-t2v", "FLASH_ATTN")
+    attempts = loaded.facts["attention_attempts"]
+    assert [a["backend"] for a in attempts] == list(attention.chain("FLASH_ATTN", "cuda")[:-1])
+    for attempt in attempts:
+        package = BACKENDS[attempt["backend"]].package
+        assert attempt["denoiser"] is None
+        assert attempt["reason"] == f"package {package} is not installed"
+    assert loaded.facts["attention_backend"] == "_native_flash"
+    masked = _load(models, "qwen-image", "auto")
+    assert masked.facts["attention_backend"] == NATIVE
+    assert [a["denoiser"] for a in masked.facts["attention_attempts"]] == [
+        *([None] * len(attempts)),
+        "transformer",
+    ]
+    assert not any("attention" in text for text in masked.warnings)
+
+
+def test_the_environments_backend_is_not_what_others_are_held_against(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Diffusers takes a default from DIFFUSERS_ATTN_BACKEND; native here means PyTorch's own."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Registry, "_active_backend", AttentionBackendName.FLASH)
+        loaded = _load(models, "flux", "flex")
+        fallen = _load(models, "flux", "sage")
+        assert Registry.get_active_backend()[0] == AttentionBackendName.FLASH
+    assert loaded.facts["attention_backend"] == "flex"
+    assert _used(fallen) == {"transformer": {NATIVE}}
+    assert fallen.pipeline.transformer.attn_processors.popitem()[1]._attention_backend == NATIVE
+
+
 def test_a_backend_that_ignores_masks_is_refused(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +340,51 @@ def test_trying_leaves_no_trace(models: Path) -> None:
     for module in denoisers(loaded.pipeline).values():
         assert not module._forward_hooks
         assert not module._forward_pre_hooks
+
+
+def test_a_backend_that_serves_few_of_the_layers_says_so(tmp_path: Path) -> None:
+    save("wan-vace", tmp_path)
+    loaded = _load(tmp_path, "wan-vace", NATIVE)
+    transformer = loaded.pipeline.transformer
+    *others, name = transformer.attn_processors
+
+    class Fixed:
+        def __init__(self, processor: Any) -> None:
+            self.processor = processor
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return self.processor(*args, **kwargs)
+
+    processors = transformer.attn_processors
+    fixed = {n: Fixed(processors[n]) for n in others}
+    transformer.set_attn_processor({**fixed, name: processors[name]})
+    config = ServeConfig(model="m", attention_backend="flex")
+    choice = choose_attention(loaded.pipeline, config, loaded.signature, {}, "cpu")
+    assert choice.active == "flex"
+    assert choice.warnings == (
+        "attention backend 'flex' serves 1 of the 4 attention layers of transformer; the others "
+        "take none",
+    )
+
+
+@pytest.mark.parametrize("backend", RUNS_HERE)
+def test_the_demos_digits_stay_legible(backend: str) -> None:
+    """Named by a classifier that has seen only digits held out from the demo's training."""
+    from scripts.train_demo_model import CALL_KWARGS, WORDS, read_ink, shrink, train_classifier
+
+    loaded = _load(DEMO, str(DEMO), backend, diffusers_call_kwargs=CALL_KWARGS)
+    assert loaded.facts["attention_backend"] == backend
+    pictures = [
+        picture
+        for digit, word in enumerate(WORDS)
+        for picture in loaded.pipeline(
+            f"a handwritten {word}",
+            generator=torch.Generator().manual_seed(1000 + digit),
+            **CALL_KWARGS,
+        ).images
+    ]
+    named = train_classifier().predict(shrink(np.stack([read_ink(p) for p in pictures])))
+    assert named.tolist() == list(range(10))
 
 
 def test_quantized_and_half_precision_models_are_not_refused_for_rounding(models: Path) -> None:
