@@ -87,7 +87,10 @@ def weights_of(
     for name, named in index.items():
         is_component = isinstance(named, list) and named[:1] not in ([], [None])
         if is_component and name not in kwargs and (folder / name).is_dir():
-            weights = read_component(folder / name, kwargs.get("variant"))
+            try:
+                weights = read_component(folder / name, kwargs.get("variant"))
+            except ConfigError:  # from_pretrained() will tell which component it is
+                continue
             sizes = split(weights, _dtype(kwargs, name))
             if kwargs.get("disable_mmap") or kwargs.get("low_cpu_mem_usage") is False:
                 sizes = HostBytes(sizes.copied + sizes.mapped, 0)

@@ -69,7 +69,7 @@ def explain(error: BaseException, config: ServeConfig) -> str | None:
 def _not_cached(config: ServeConfig, why: str) -> str:
     revision = f" --revision {config.revision}" if config.revision else ""
     return (
-        f"cannot be fetched from the hub{why} and is not complete in the cache "
+        f"cannot be fetched from the hub{why} and is not complete in the offline cache "
         f"({cache_folder()}); fill it where there is a network with: hf download {config.model}"
         f"{revision}; or give a local folder"
     )

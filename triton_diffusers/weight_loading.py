@@ -44,6 +44,4 @@ def load_watched(
     copied = sum(size.copied for size in weights_of(folder, index, kwargs).values())
     with timed_loading() as times, loading_progress(log, copied):
         pipeline = cls.from_pretrained(str(folder), **kwargs)
-    report = times.report(pipeline)
-    log(str(report))
-    return pipeline, report, notes
+    return pipeline, times.report(pipeline), notes

@@ -48,10 +48,10 @@ def test_every_component_has_its_seconds_and_bytes(folder: Path) -> None:
     assert [c.bytes for c in report.components] == sorted(
         (c.bytes for c in report.components), reverse=True
     )
-    assert lines == [str(report)]
-    assert "transformer" in lines[0]
-    assert "tokenizer" not in lines[0]
-    assert "\n" not in lines[0]
+    assert lines == []  # nothing for a load that is done in two seconds
+    assert "transformer 0.00 GiB bfloat16" in str(report)
+    assert "tokenizer" not in str(report)
+    assert "\n" not in str(report)
 
 
 def test_info_is_json(folder: Path) -> None:

@@ -36,9 +36,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def own_memory(server: Server) -> int:
-    """The server process's own bytes; its stubs are processes of their own."""
-    rollup = Path(f"/proc/{server.pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in rollup if line.startswith("Pss_Anon:"))
+    """The server process's resident bytes; its stubs are processes of their own."""
+    status = Path(f"/proc/{server.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS:"))
 
 
 def is_alive(pid: int) -> bool:

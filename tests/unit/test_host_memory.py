@@ -115,6 +115,11 @@ def test_unmapped_files_are_copied(model: Path) -> None:
     assert not any(sizes.mapped for sizes in found.values())
 
 
+def test_files_that_cannot_be_read_are_left_to_the_load(model: Path) -> None:
+    (model / "vae" / "diffusion_pytorch_model.safetensors").write_bytes(b"PK")
+    assert "vae" not in weights_of(model, INDEX, {})
+
+
 def test_mapped_weights_beyond_the_memory_are_warned_of(model: Path) -> None:
     (note,) = check_host_memory(model, INDEX, {}, stays_on_cpu=True, available=100)
     assert "read them from the disk" in note
