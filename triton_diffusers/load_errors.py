@@ -24,6 +24,7 @@ PACKAGES = {
 
 
 DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+GPU_FULL = ("OutOfMemoryError: ", "CUDA out of memory", "CUDA error: out of memory", "HIP out of")
 NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "not enough memory")
 """As PyTorch's allocator, the operating system and safetensors word it."""
 
@@ -105,7 +106,7 @@ def _resources(error: BaseException, config: ServeConfig) -> str | None:
         )
     component = _component(error.__traceback__)
     of = f"component '{component}' of " if component else ""
-    if any(text.startswith("OutOfMemoryError") or "CUDA out of memory" in text for text in texts):
+    if any(word in text for word in GPU_FULL for text in texts):
         return (
             f"{of}model '{config.model}' does not fit the GPU's memory; free the GPU, or set "
             "quantization_config, enable_cpu_offload or a smaller dtype"
