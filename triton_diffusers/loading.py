@@ -38,7 +38,7 @@ from triton_diffusers.progress import Processors, read_processors
 from triton_diffusers.quantization import plan_quantization, verify_quantization
 from triton_diffusers.schedulers import replace_scheduler
 from triton_diffusers.signature import Signature, read_signature
-from triton_diffusers.warmup import warm_up
+from triton_diffusers.warmup import first_arguments, warm_up
 
 Log = Callable[[str], None]
 
@@ -81,7 +81,8 @@ def load_pipeline(
     facts: dict[str, Any] = {}
     kwargs = load_kwargs(config, cls, device, is_single_file(find_model(config, entry)))
     pipeline = _load(config, entry, cls, device, kwargs, facts, notes)
-    attention = choose_attention(pipeline, config, signature, call_kwargs, device)
+    probed_with = call_kwargs | first_arguments(config)
+    attention = choose_attention(pipeline, config, signature, probed_with, device)
     facts["attention_backend"] = attention.active
     if attention.attempts:
         facts["attention_attempts"] = [dataclasses.asdict(a) for a in attention.attempts]

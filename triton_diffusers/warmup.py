@@ -4,8 +4,11 @@
 import functools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from triton_diffusers.call_kwargs import OPTION as CALL_KWARGS
+from triton_diffusers.call_kwargs import check_call_kwargs
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line
 from triton_diffusers.notices import collected
@@ -60,8 +63,15 @@ def check_warmup(config: ServeConfig, signature: Signature, call_kwargs: Argumen
     for arguments in read_warmup(config) or ():
         try:
             sample_kwargs(signature, call_kwargs, arguments)
+            check_call_kwargs(replace(config, diffusers_call_kwargs=arguments), signature)
         except ConfigError as error:
-            raise ConfigError(f"parameter 'warmup': {error}") from None
+            text = str(error).removeprefix(f"{CALL_KWARGS}: ")
+            raise ConfigError(f"parameter 'warmup': {text}") from None
+
+
+def first_arguments(config: ServeConfig) -> Arguments:
+    """Return what the first warm-up call says; a probe of the pipeline says it too."""
+    return next(iter(read_warmup(config) or ()), {})
 
 
 def warm_up(

@@ -291,6 +291,7 @@ def test_warm_up_makes_the_listed_calls(models: Path) -> None:
         ([{"num_inference_step": 3}], "Did you mean 'num_inference_steps'"),
         ("32x32x9", "argument 'num_frames' is not known"),
         ([{"image": "x.png"}], "argument 'image' is not known"),
+        ([{"height": "32"}], "'height' must be integer"),
         ([{"timesteps": [1, 2]}], "the warm-up call with .* fails"),
     ],
 )
