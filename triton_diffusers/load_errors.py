@@ -125,11 +125,13 @@ def _advice(error: BaseException, config: ServeConfig, folder: Path | None) -> s
     text = str(error)
     if config.variant and (config.variant in text or "no such modeling files" in text):
         return f"; set parameter 'variant' to one that {_variants(folder)}, or remove it"
-    if (config.diffusers_load_kwargs or {}).get("use_safetensors") and ".safetensors" in text:
+    if config.use_safetensors and ".safetensors" in text:
         return (
-            "; it has no safetensors files: remove use_safetensors from diffusers_load_kwargs to "
-            "load its .bin files, or choose a model or revision that has them"
+            "; it has no safetensors files: remove use_safetensors to load its .bin files, or "
+            "choose a model or revision that has them"
         )
+    if config.use_safetensors is False and ".bin" in text:
+        return "; it has no .bin files: remove use_safetensors to load its safetensors files"
     if isinstance(error, OSError) or type(error).__name__ in ("JSONDecodeError", "KeyError"):
         how = "copy or download it again" if folder else f"download it: hf download {config.model}"
         return f"; the model is incomplete or damaged: {how}"

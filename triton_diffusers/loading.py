@@ -13,7 +13,7 @@ from triton_diffusers.compilation import compile_denoisers
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.devices import check_device, use_device
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.load_errors import explain_load
+from triton_diffusers.load_errors import explain_load, forget
 from triton_diffusers.load_kwargs import (
     QUANTIZATION,
     dtype_names,
@@ -21,6 +21,7 @@ from triton_diffusers.load_kwargs import (
     load_kwargs,
     load_single_file,
 )
+from triton_diffusers.load_progress import moving_progress
 from triton_diffusers.lora import load_lora
 from triton_diffusers.memory_options import cast_layerwise, enable_vae_options, use_channels_last
 from triton_diffusers.model_files import (
@@ -35,10 +36,11 @@ from triton_diffusers.option_checks import check_options, is_quantized
 from triton_diffusers.pipeline_classes import find_pipeline_class, import_diffusers
 from triton_diffusers.placement import check_placement, place
 from triton_diffusers.progress import Processors, read_processors
-from triton_diffusers.quantization import plan_quantization, verify_quantization
+from triton_diffusers.quantization import Quantization, plan_quantization, verify_quantization
 from triton_diffusers.schedulers import replace_scheduler
 from triton_diffusers.signature import Signature, read_signature
 from triton_diffusers.warmup import first_arguments, warm_up
+from triton_diffusers.weight_loading import fetch, load_watched
 
 Log = Callable[[str], None]
 
@@ -72,6 +74,7 @@ def load_pipeline(
     diffusers = import_diffusers()
     import torch
 
+    config = config.lifted()
     if config.cpu_threads is not None:
         torch.set_num_threads(config.cpu_threads)
     cls = find_pipeline_class(config, entry)
@@ -80,7 +83,7 @@ def load_pipeline(
     call_kwargs, notes = check_options(config, cls, signature, entry, device)
     facts: dict[str, Any] = {}
     kwargs = load_kwargs(config, cls, device, is_single_file(find_model(config, entry)))
-    pipeline = _load(config, entry, cls, device, kwargs, facts, notes)
+    pipeline = _Load(config, entry, cls, device, kwargs, log, facts, notes).run()
     probed_with = call_kwargs | first_arguments(config)
     attention = choose_attention(pipeline, config, signature, probed_with, device)
     facts["attention_backend"] = attention.active
@@ -115,72 +118,91 @@ def _device(config: ServeConfig, instance: str) -> str:
     return device
 
 
-def _load(
-    config: ServeConfig,
-    entry: Path,
-    cls: Any,
-    device: str,
-    kwargs: dict[str, Any],
-    facts: dict[str, Any],
-    notes: list[str],
-) -> Any:
-    """Load the weights, change the pipeline and place it; tell what was done in `facts`."""
-    problem = ""
-    try:
-        with quiet_loading():
-            plan = _plan_quantization(config, entry, cls, device)
-            extra = {} if plan is None else {QUANTIZATION: plan.config}
-            if plan is not None and plan.on_gpu and config.device_map is None:
-                extra["device_map"] = "cuda"  # the current one: see use_device
-            pipeline = _from_pretrained(config, entry, cls, kwargs | extra)
-            if plan is not None:
-                facts["quantization"] = {"method": plan.method} | {
-                    name: {"bytes_before": before, "bytes": after}
-                    for name, (before, after) in verify_quantization(pipeline, plan).items()
-                }
-                notes += plan.warnings
-            notes += _change(pipeline, config, entry, kwargs, facts)
-            facts["placement"] = place(pipeline, check_placement(config, device), config, device)
-            pipeline.set_progress_bar_config(disable=True)
-            return pipeline
-    except ConfigError as error:
-        problem = str(error)
-    except Exception as error:
-        problem = explain_load(error, config)
-    # raised here: the traceback of the failure would keep what was loaded in memory
-    raise ConfigError(problem)
+@dataclass(frozen=True)
+class _Load:
+    """One load, from the files to the pipeline on its device; `facts` and `notes` tell of it."""
 
+    config: ServeConfig
+    entry: Path
+    cls: Any
+    device: str
+    kwargs: dict[str, Any]
+    log: Log
+    facts: dict[str, Any]
+    notes: list[str]
 
-def _plan_quantization(config: ServeConfig, entry: Path, cls: Any, device: str) -> Any:
-    if not is_quantized(config):
-        return None
-    model = find_model(config, entry)
-    components = component_classes(read_index(model, config))
-    return plan_quantization(config, components, cls.__name__, device)
+    def run(self) -> Any:
+        """Load the weights, change the pipeline and place it. Raises ConfigError, in one line."""
+        folder: Path | None = None
+        try:
+            with quiet_loading():
+                folder = self._fetch()
+                pipeline = self._read(folder)
+                self._change(pipeline)
+                self._place(pipeline)
+                pipeline.set_progress_bar_config(disable=True)
+                return pipeline
+        except ConfigError as error:
+            problem = str(error)
+            forget(error)
+        except Exception as error:
+            problem = explain_load(error, self.config, folder)
+            forget(error)
+        # raised here: the traceback of the failure would keep what was loaded in memory
+        raise ConfigError(problem)
 
+    def _fetch(self) -> Path:
+        """Return the folder or the single file of the model, downloaded where it is the hub's."""
+        model = find_model(self.config, self.entry)
+        if isinstance(model, str) and self.config.subfolder is not None:
+            return fetch_subfolder(model, self.config)
+        return fetch(self.cls, model, self.kwargs, self.log)
 
-def _from_pretrained(config: ServeConfig, entry: Path, cls: Any, kwargs: dict[str, Any]) -> Any:
-    model = find_model(config, entry)
-    if is_single_file(model):
-        return load_single_file(cls, str(model), kwargs, entry)
-    if not isinstance(model, Path) and config.subfolder is not None:
-        model = fetch_subfolder(model, config)
-    return cls.from_pretrained(str(model), **kwargs)
+    def _read(self, model: Path) -> Any:
+        """Load the weights, quantized where the entry asks for it."""
+        if is_single_file(model):
+            return load_single_file(self.cls, str(model), self.kwargs, self.entry)
+        plan, kwargs = self._plan(model), dict(self.kwargs)
+        if plan is not None:
+            kwargs[QUANTIZATION] = plan.config
+            if plan.on_gpu:
+                kwargs.setdefault("device_map", "cuda")  # the current one: see use_device
+        stays = self.device == "cpu"
+        pipeline, report, notes = load_watched(
+            self.cls, model, kwargs, self.log, stays_on_cpu=stays
+        )
+        self.facts["load"] = report.as_json()
+        self.notes.extend(notes)
+        if plan is not None:
+            held = verify_quantization(pipeline, plan).items()
+            sizes = {n: {"bytes_before": before, "bytes": after} for n, (before, after) in held}
+            self.facts["quantization"] = {"method": plan.method, **sizes}
+            self.notes.extend(plan.warnings)
+        return pipeline
 
+    def _plan(self, model: Path) -> Quantization | None:
+        if not is_quantized(self.config):
+            return None
+        components = component_classes(read_index(model, self.config))
+        return plan_quantization(self.config, components, self.cls.__name__, self.device)
 
-def _change(
-    pipeline: Any, config: ServeConfig, entry: Path, kwargs: dict[str, Any], facts: dict[str, Any]
-) -> list[str]:
-    """Apply the options that change a loaded pipeline before it is placed; return warnings."""
-    family = families.find(type(pipeline).__name__)
-    if family and family.after_load:
-        family.after_load(pipeline, config)
-    notes = replace_scheduler(pipeline, config)
-    if layers := load_lora(pipeline, config, entry, notes):
-        facts["lora_layers"] = layers
-    if cast := cast_layerwise(pipeline, config, dtype_of(kwargs)):
-        facts["layerwise_casting"] = cast
-    if changed := use_channels_last(pipeline, config):
-        facts["channels_last"] = changed
-    enable_vae_options(pipeline, config)
-    return notes
+    def _change(self, pipeline: Any) -> None:
+        """Apply the options that change a loaded pipeline before it is placed."""
+        config, facts = self.config, self.facts
+        family = families.find(type(pipeline).__name__)
+        if family and family.after_load:
+            family.after_load(pipeline, config)
+        self.notes.extend(replace_scheduler(pipeline, config))
+        if layers := load_lora(pipeline, config, self.entry, self.notes):
+            facts["lora_layers"] = layers
+        if cast := cast_layerwise(pipeline, config, dtype_of(self.kwargs)):
+            facts["layerwise_casting"] = cast
+        if changed := use_channels_last(pipeline, config):
+            facts["channels_last"] = changed
+        enable_vae_options(pipeline, config)
+
+    def _place(self, pipeline: Any) -> None:
+        row = check_placement(self.config, self.device)
+        total = self.facts.get("load", {}).get("bytes", 0)
+        with moving_progress(self.log, self.device, total):
+            self.facts["placement"] = place(pipeline, row, self.config, self.device)

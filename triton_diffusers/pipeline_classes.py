@@ -18,10 +18,12 @@ from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line, unknown
 from triton_diffusers.load_errors import dummy_backends, install
 from triton_diffusers.model_files import find_model, find_path, is_single_file, read_index
+from triton_diffusers.weight_loading import ask_for_parallel_loading
 
 
 def import_diffusers() -> Any:
     """Import diffusers without the notices that its optional dependencies print."""
+    ask_for_parallel_loading()
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     for name in ("torchao", "torch.utils._pytree", "diffusers.quantizers"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -54,7 +54,8 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(f"{self._name}: {error}") from None
         for warning in self._loaded.warnings:
             pb_utils.Logger.log_warn(f"{self._name}: {warning}")
-        self._log(f"loaded: {describe(self._loaded.facts)}")
+        told = {name: fact for name, fact in self._loaded.facts.items() if name != "load"}
+        self._log(f"loaded: {describe(told)}")
         self._outputs = frozenset(output["name"] for output in model_config["output"])
         self._room = Room()
         self._engine = Engine(self._run, self._loaded.config.max_queue)

@@ -52,7 +52,7 @@ LOCAL: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "no-safetensors": (
         {"model": "pickled", "diffusers_load_kwargs": {"use_safetensors": True}, **FLUX},
-        ("safetensors", "remove use_safetensors from diffusers_load_kwargs"),
+        ("safetensors", "remove use_safetensors"),
     ),
     "last-component-cut": (
         {"model": "cut", **FLUX},
