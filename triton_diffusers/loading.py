@@ -133,11 +133,10 @@ class _Load:
 
     def run(self) -> Any:
         """Load the weights, change the pipeline and place it. Raises ConfigError, in one line."""
-        folder: Path | None = None
+        model = find_model(self.config, self.entry)
         try:
             with quiet_loading():
-                folder = self._fetch()
-                pipeline = self._read(folder)
+                pipeline = self._read(self._fetch(model))
                 self._change(pipeline)
                 self._place(pipeline)
                 pipeline.set_progress_bar_config(disable=True)
@@ -146,14 +145,14 @@ class _Load:
             problem = str(error)
             forget(error)
         except Exception as error:
-            problem = explain_load(error, self.config, folder)
+            local = model if isinstance(model, Path) else None
+            problem = explain_load(error, self.config, local)
             forget(error)
         # raised here: the traceback of the failure would keep what was loaded in memory
         raise ConfigError(problem)
 
-    def _fetch(self) -> Path:
+    def _fetch(self, model: Path | str) -> Path:
         """Return the folder or the single file of the model, downloaded where it is the hub's."""
-        model = find_model(self.config, self.entry)
         if isinstance(model, str) and self.config.subfolder is not None:
             return fetch_subfolder(model, self.config)
         return fetch(self.cls, model, self.kwargs, self.log)

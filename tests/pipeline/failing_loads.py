@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from triton_diffusers.config import ServeConfig
-from triton_diffusers.load_errors import explain_load, forget
-from triton_diffusers.weight_loading import ask_for_parallel_loading
+from triton_diffusers.errors import ConfigError
 
 
 def main(cases: str) -> None:
-    ask_for_parallel_loading()
     print(json.dumps({name: load(**case) for name, case in json.loads(cases).items()}))
 
 
@@ -31,33 +29,23 @@ def load(
     memory_limit: int = 0,
     **options: Any,
 ) -> dict[str, Any]:
-    """Load as an entry would. Returns the refusal and how many modules it leaves in memory.
+    """Load an entry. Returns the refusal, and how many modules it made and leaves in memory.
 
     file_limit: bytes that a file may have. memory_limit: bytes that the process may take more.
     """
-    import diffusers
-    import torch
+    from triton_diffusers.loading import load_pipeline
+    from triton_diffusers.pipeline_classes import import_diffusers
 
-    from triton_diffusers import weight_loading
-    from triton_diffusers.notices import quiet_loading
-
-    named = ("revision", "variant", "diffusers_load_kwargs")
-    config = ServeConfig(model=model, **{n: options.pop(n) for n in named if n in options})
-    kwargs = {n: v for n in ("revision", "variant") if (v := getattr(config, n))}
-    kwargs |= {"dtype": getattr(torch, options.pop("dtype", "float32"))}
-    kwargs |= config.diffusers_load_kwargs or {}
-    cls = getattr(diffusers, pipeline_class)
-    folder = Path(model) if model.startswith("/") else None
+    getattr(import_diffusers(), pipeline_class)  # some packages make modules when imported
+    config = ServeConfig(model=model, pipeline_class=pipeline_class, **options)
     made = watch_modules()
     text = "loaded"
-    with quiet_loading(), Limits(file_limit, memory_limit):
+    with Limits(file_limit, memory_limit):
         try:
-            path = weight_loading.fetch(cls, folder or model, kwargs, print)
-            weight_loading.load_watched(cls, path, kwargs, lambda line: None, stays_on_cpu=True)
-        except Exception as error:
+            load_pipeline(config, Path("/"), "cpu")
+        except ConfigError as error:
             failure = error
-            text = explain_load(error, config, folder)
-            forget(error)
+            text = str(error)
     left = sum(module() is not None for module in made)  # `failure` is still held
     del failure
     return {"text": text, "made": len(made), "left": left}
