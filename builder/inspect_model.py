@@ -10,12 +10,12 @@ from typing import Any
 
 from builder import models, repository
 from builder.entry import parse_config, read_parameters
-from builder.weights import Weights, read_component
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.pipeline_classes import constructor_components
 from triton_diffusers.signature import entry_inputs, entry_outputs, read_signature
+from triton_diffusers.weight_files import Weights, read_component
 
 GIB = 2**30
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from triton_diffusers.weight_bytes import tensor_bytes
+
 GIB = 2**30
 LOADED = ("Loaded ", " as ")
 """How diffusers begins and goes on when it tells, at level INFO, that a component is loaded."""
@@ -120,11 +122,3 @@ def _weights(component: Any) -> tuple[int, str]:
         for tensor in {id(t): t for t in [*component.parameters(), *component.buffers()]}.values():
             sizes[str(tensor.dtype).removeprefix("torch.")] += tensor_bytes(tensor)
     return sum(sizes.values()), sizes.most_common(1)[0][0] if sizes else ""
-
-
-def tensor_bytes(tensor: Any) -> int:
-    """Return what a tensor really holds: a quantized one is made of several inner tensors."""
-    if hasattr(tensor, "__tensor_flatten__"):
-        names, _ = tensor.__tensor_flatten__()
-        return sum(tensor_bytes(getattr(tensor, name)) for name in names)
-    return int(tensor.nbytes)

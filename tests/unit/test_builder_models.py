@@ -11,9 +11,9 @@ import pytest
 from builder import models
 from builder.generate import check_output, check_suffix, read_inputs
 from builder.inspect_model import Component, memory_estimate
-from builder.weights import Weights, read_component
 from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError
+from triton_diffusers.weight_files import Weights, read_component
 
 ACCEPTED = {
     t.name: t
@@ -113,7 +113,7 @@ def test_the_variant_is_chosen(tmp_path):
 
 def test_bin_files_have_a_size_only(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(bytes(1000))
-    assert read_component(tmp_path) == Weights(1000, 0, ())
+    assert read_component(tmp_path) == Weights(1000)
     assert read_component(tmp_path / "none") == Weights()
 
 
@@ -125,7 +125,7 @@ def test_broken_safetensors_are_named(tmp_path, content):
 
 
 def test_memory_estimate():
-    parts = [Component("unet", "UNet", Weights(4 * 2**30, 2**30, ("F32",))), Component("x", "Y")]
+    parts = [Component("unet", "UNet", Weights(4 * 2**30, (("F32", 2**30),))), Component("x", "Y")]
     assert "2.00 GiB in bfloat16 or 4.00 GiB in float32" in memory_estimate(parts, "auto")
     assert "2.00 GiB in float16," in memory_estimate(parts, "float16")
     assert "unknown" in memory_estimate(parts[1:], "auto")
@@ -188,3 +188,10 @@ def test_a_suffix_fits_what_the_model_makes(outputs, fits, fails):
     for suffix in fails.split():
         with pytest.raises(ConfigError, match=rf"'m' makes no \.{suffix}; accepted: .*\.npz"):
             check_suffix(Path(f"x.{suffix}"), outputs, "m")
+
+
+def test_memory_estimate_of_a_type_per_component():
+    sizes = {"unet": 2**30, "vae": 2**29}
+    parts = [Component(n, "X", Weights(4 * c, (("F32", c),))) for n, c in sizes.items()]
+    told = memory_estimate(parts, {"default": "bfloat16", "vae": "float32"})
+    assert "about 4.00 GiB in those types" in told
