@@ -24,7 +24,7 @@ SHARD = "500MB"
 HOWS = ("plain", "ours")
 STORED = "bfloat16"
 CASES = (("float32", os.cpu_count() or 1), ("float32", 1), ("bfloat16", os.cpu_count() or 1))
-"""(dtype to load at, threads of PyTorch). The same dtype as the files': mapped, nothing is copied."""
+"""(dtype to load at, threads of PyTorch); weights that keep their dtype are mapped, not copied."""
 FREE_BESIDE = 3 * GIB
 """Memory and disk that must be free beside what the benchmark takes."""
 

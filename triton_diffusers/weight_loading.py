@@ -3,7 +3,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,19 @@ def ask_for_parallel_loading() -> None:
     transformers does so by itself. The operator's own setting wins.
     """
     os.environ.setdefault(PARALLEL, "1")
+
+
+@contextmanager
+def one_shard_at_a_time() -> Iterator[None]:
+    """Hold parallel loading back: files that are read rather than mapped would all be in memory."""
+    from diffusers.models import modeling_utils
+
+    before = modeling_utils.HF_ENABLE_PARALLEL_LOADING
+    modeling_utils.HF_ENABLE_PARALLEL_LOADING = False
+    try:
+        yield
+    finally:
+        modeling_utils.HF_ENABLE_PARALLEL_LOADING = before
 
 
 def fetch(cls: Any, model: Path | str, kwargs: Mapping[str, Any], log: Log) -> Path:
@@ -42,6 +56,7 @@ def load_watched(
     index = json.loads((folder / cls.config_name).read_text(encoding="utf-8"))
     notes = check_host_memory(folder, index, kwargs, stays_on_cpu=stays_on_cpu)
     copied = sum(size.copied for size in weights_of(folder, index, kwargs).values())
-    with timed_loading() as times, loading_progress(log, copied):
+    shards = one_shard_at_a_time() if kwargs.get("disable_mmap") else nullcontext()
+    with timed_loading() as times, loading_progress(log, copied), shards:
         pipeline = cls.from_pretrained(str(folder), **kwargs)
     return pipeline, times.report(pipeline), notes

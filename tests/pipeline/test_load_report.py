@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +115,28 @@ def test_quantized_weights_count_what_they_hold() -> None:
     layer = torch.nn.Linear(64, 64, bias=False)
     quantize_(layer, Int8WeightOnlyConfig())
     assert 64 * 64 <= tensor_bytes(layer.weight) < 2 * 64 * 64
+
+
+@pytest.mark.parametrize("disable_mmap", [False, True])
+def test_shards_load_in_parallel_where_memory_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disable_mmap: bool
+) -> None:
+    from diffusers.models import model_loading_utils, modeling_utils
+
+    pipeline: Any = tiny.TINY["flux"].build()
+    pipeline.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert modeling_utils.HF_ENABLE_PARALLEL_LOADING in (True, False)
+    monkeypatch.setattr(modeling_utils, "HF_ENABLE_PARALLEL_LOADING", True)
+    lines: list[str] = []
+    logger = logging.getLogger(model_loading_utils.__name__)
+    monkeypatch.setattr(logger, "info", lines.append)
+    load(tmp_path, disable_mmap=disable_mmap)
+    assert any("in parallel" in line for line in lines) is not disable_mmap
+    assert modeling_utils.HF_ENABLE_PARALLEL_LOADING is True
+
+
+def test_parallel_loading_is_asked_for_before_diffusers_is_imported() -> None:
+    ask = "from triton_diffusers.weight_loading import ask_for_parallel_loading as ask; ask(); "
+    show = "from diffusers.models import modeling_utils as m; print(m.HF_ENABLE_PARALLEL_LOADING)"
+    told = subprocess.run([sys.executable, "-c", ask + show], capture_output=True, text=True)
+    assert told.stdout.strip() == "True", told.stderr
