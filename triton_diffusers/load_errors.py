@@ -23,6 +23,7 @@ PACKAGES = {
 """Packages whose name in pip is another one."""
 
 
+DAMAGED = ("JSONDecodeError", "KeyError", "SafetensorError")
 DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 GPU_FULL = ("OutOfMemoryError: ", "CUDA out of memory", "CUDA error: out of memory", "HIP out of")
 NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "not enough memory")
@@ -132,7 +133,7 @@ def _advice(error: BaseException, config: ServeConfig, folder: Path | None) -> s
         )
     if config.use_safetensors is False and ".bin" in text:
         return "; it has no .bin files: remove use_safetensors to load its safetensors files"
-    if isinstance(error, OSError) or type(error).__name__ in ("JSONDecodeError", "KeyError"):
+    if isinstance(error, OSError) or type(error).__name__ in DAMAGED:
         how = "copy or download it again" if folder else f"download it: hf download {config.model}"
         return f"; the model is incomplete or damaged: {how}"
     return ""

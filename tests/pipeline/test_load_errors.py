@@ -58,6 +58,10 @@ LOCAL: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"model": "cut", **FLUX},
         ("component 'transformer'", "incomplete or damaged", "download it again"),
     ),
+    "text-encoder-cut": (
+        {"model": "cut-encoder", **FLUX},
+        ("component 'text_encoder_2'", "incomplete or damaged", "download it again"),
+    ),
     "memory": (
         {"model": "large", "dtype": "bfloat16", "memory_limit": 70 << 20},
         ("component 'unet'", "does not fit the host's memory"),
@@ -121,6 +125,9 @@ def save_models(folder: Path) -> None:
     pipeline.save_pretrained(folder / "cut", max_shard_size="10KB")
     last = max((folder / "cut" / "transformer").glob("*.safetensors"))
     last.write_bytes(last.read_bytes()[:-100])
+    pipeline.save_pretrained(folder / "cut-encoder")
+    encoder = folder / "cut-encoder" / "text_encoder_2" / "model.safetensors"
+    encoder.write_bytes(encoder.read_bytes()[:-100])
     sizes = {"layers_per_block": 2, "norm_num_groups": 8, "block_out_channels": (256, 512)}
     blocks = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2}
     unet = UNet2DModel(sample_size=8, **sizes, **blocks)
