@@ -134,6 +134,7 @@ class _Load:
     def run(self) -> Any:
         """Load the weights, change the pipeline and place it. Raises ConfigError, in one line."""
         model = find_model(self.config, self.entry)
+        pipeline = None
         try:
             with quiet_loading():
                 pipeline = self._read(self._fetch(model))
@@ -148,7 +149,8 @@ class _Load:
             local = model if isinstance(model, Path) else None
             problem = explain_load(error, self.config, local)
             forget(error)
-        # raised here: the traceback of the failure would keep what was loaded in memory
+        # raised here and without it: a traceback would keep what was loaded in memory
+        pipeline = None
         raise ConfigError(problem)
 
     def _fetch(self, model: Path | str) -> Path:

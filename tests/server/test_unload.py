@@ -17,7 +17,7 @@ from tests.server.wire import connect, infer
 
 MODEL_REPOSITORY = Path(__file__).parents[2] / "model_repository"
 SHARED_MEMORY = Path("/dev/shm")
-WARM, ROUNDS = 3, 20
+WARM, ROUNDS = 3, 8
 GROWTH = 1.05
 
 
