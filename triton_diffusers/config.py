@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_diffusers.errors import ConfigError, unknown
-from triton_diffusers.option_text import option_types, read_option, write_option
+from triton_diffusers.option_text import check_value, read_option, write_option
 from triton_diffusers.unsupported import refusal
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
@@ -15,7 +15,7 @@ DEVICE = (r"(cpu|cuda|xpu|npu|mps)(:\d+)?", "cpu, cuda, cuda:N, xpu, npu or mps"
 """The form of a device's name, and that form in words."""
 LIFTED = (
     *("revision", "variant", "use_safetensors"),
-    *("custom_pipeline", "trust_remote_code", "device_map"),
+    *("custom_pipeline", "trust_remote_code", "device_map", "dtype", "boundary_ratio"),
 )
 """Options that are arguments of from_pretrained() by the same name."""
 
@@ -90,9 +90,12 @@ class ServeConfig:
         "JSON object: defaults for arguments of the pipeline's __call__; a request's inputs win."
     )
     boundary_ratio: float | None = _option(
-        "Wan 2.2: where the second transformer takes over, 0 to 1.", minimum=0, maximum=1
+        "Wan 2.2: where the second transformer takes over, 0 to 1.",
+        minimum=0,
+        maximum=1,
+        fails="a model without transformer_2: refused",
     )
-    flow_shift: float | None = _option("Wan: flow shift of the UniPC scheduler.")
+    flow_shift: float | None = _option("Wan: flow shift of the UniPC scheduler.", minimum=0.01)
     scheduler: str | dict[str, Any] | None = _option(
         'Scheduler class, or {"class": NAME, further config}: replaces the model\'s own.',
         fails="unknown class or config, a trial call fails: refused; not listed as fitting: warns",
@@ -212,16 +215,40 @@ class ServeConfig:
     def lifted(self) -> "ServeConfig":
         """Return the config with what `diffusers_load_kwargs` says of our own options moved there.
 
-        So that both places mean the same, checks included. Raises ConfigError for a wrong type.
+        So that both places mean the same, checks included. Raises ConfigError for a wrong value.
         """
         given = dict(self.diffusers_load_kwargs or {})
-        moved = {name: given.pop(name) for name in LIFTED if name in given}
+        if "dtype" in given and "torch_dtype" in given:
+            raise ConfigError(
+                "diffusers_load_kwargs: dtype and torch_dtype mean the same: give one"
+            )
+        if "torch_dtype" in given:
+            given["dtype"] = given.pop("torch_dtype")
         fields = {f.name: f for f in dataclasses.fields(self)}
-        for name, value in moved.items():
-            if value is not None and not isinstance(value, option_types(fields[name])):
-                raise ConfigError(f"diffusers_load_kwargs: {name} {value!r} is of a wrong type")
-        moved = {n: fields[n].default if v is None else v for n, v in moved.items()}
+        moved = {}
+        for name in [n for n in LIFTED if n in given]:
+            value = given.pop(name)
+            if name == "dtype" and isinstance(value, str):
+                value = value.removeprefix("torch.")
+            if value is None:
+                value = fields[name].default
+            else:
+                try:
+                    check_value(fields[name], value, repr(value))
+                except ConfigError as error:
+                    raise ConfigError(f"diffusers_load_kwargs: {error}") from None
+            moved[name] = value
         return dataclasses.replace(self, diffusers_load_kwargs=given or None, **moved)
+
+    def given_twice(self) -> list[str]:
+        """Return a warning for each option that `diffusers_load_kwargs` sets to something else."""
+        lifted = self.lifted()
+        return [
+            f"'{f.name}' is given twice: {getattr(lifted, f.name)!r} of diffusers_load_kwargs wins"
+            for f in dataclasses.fields(self)
+            if f.name in LIFTED
+            if getattr(self, f.name) not in (f.default, getattr(lifted, f.name))
+        ]
 
 
 def options() -> tuple[dataclasses.Field[Any], ...]:

@@ -85,12 +85,11 @@ def load_entry(
     given = model_config.get("parameters", {})
     config = ServeConfig.from_parameters({k: v.get("string_value", "") for k, v in given.items()})
     refuse_reserved(config)
-    config = config.lifted()
     from triton_diffusers.loading import load_pipeline
     from triton_diffusers.pipeline_classes import find_pipeline_class
 
     entry = Path(args["model_repository"])
-    problems = check_entry(model_config, config, find_pipeline_class(config, entry))
+    problems = check_entry(model_config, config, find_pipeline_class(config.lifted(), entry))
     if problems:
         raise ConfigError(problems[0])
     device = "cpu"

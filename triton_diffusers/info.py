@@ -40,10 +40,31 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-def describe(value: Any) -> str:
-    """Return facts as one line for the log, without the quotes that Triton's log would escape."""
+def describe_load(loaded: LoadedPipeline) -> str:
+    """Return what loading came to as one line for the log, without quotes: Triton escapes them."""
+    facts = dict(loaded.facts)
+    load = facts.pop("load", None)
+    parts = [f"loaded in {load['seconds']:.1f} s, {_mib(load['bytes'])}"] if load else ["loaded"]
+    parts[0] += f", {_plain(loaded.dtype)}, on {facts.pop('placement', loaded.device)}"
+    parts.append(f"attention {_plain(facts.pop('attention_backend', 'native'))}")
+    for attempt in facts.pop("attention_attempts", ()):
+        of = f" for {attempt['denoiser']}" if "denoiser" in attempt else ""
+        parts.append(f"not {attempt['backend']}{of}: {attempt['reason']}")
+    if quantization := facts.pop("quantization", None):
+        sizes = {
+            n: f"{_mib(v['bytes_before'])} -> {_mib(v['bytes'])}"
+            for n, v in quantization.items()
+            if n != "method"
+        }
+        parts.append(f"{quantization['method']}: {_plain(sizes)}")
+    return "; ".join([*parts, *(f"{n.replace('_', ' ')} {_plain(v)}" for n, v in facts.items())])
+
+
+def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {describe(part)}" for name, part in value.items())
-    if isinstance(value, list | tuple):
-        return " and ".join(describe(part) for part in value)
-    return str(value)
+        return ", ".join(f"{name} {_plain(part)}" for name, part in value.items())
+    return ", ".join(map(_plain, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -10,6 +10,7 @@ from typing import Any
 from triton_diffusers import families
 from triton_diffusers.config import DTYPES, ServeConfig
 from triton_diffusers.errors import ConfigError, unknown
+from triton_diffusers.model_files import find_path, is_path
 
 OPTION = "diffusers_load_kwargs"
 PASSED_ON = ("revision", "variant", "use_safetensors", "trust_remote_code", "device_map")
@@ -35,11 +36,8 @@ def load_kwargs(
     _check_given(given, accepted, cls)
     given.pop(QUANTIZATION, None)
     dtype_name = "dtype" if "dtype" in accepted else "torch_dtype"
-    for spelling in ("dtype", "torch_dtype"):
-        if spelling in given:
-            given[dtype_name] = _dtypes(given.pop(spelling), device, cls)
     ours: dict[str, Any] = {dtype_name: _dtypes(config.dtype, device, cls)}
-    if single_file and isinstance(given.get(dtype_name, ours[dtype_name]), dict):
+    if single_file and isinstance(config.dtype, dict):
         raise ConfigError("parameter 'dtype': a single file is loaded with one type; name one")
     ours |= {n: v for n in PASSED_ON if (v := getattr(config, n)) not in (None, False)}
     if config.use_safetensors is False:
@@ -61,6 +59,16 @@ def check_single_file(config: ServeConfig, cls: Any) -> None:
             raise ConfigError(
                 f"parameter '{name}' has no effect on a single file; remove it, or give the "
                 "model's folder"
+            )
+
+
+def check_dtypes(pipeline: Any, config: ServeConfig) -> None:
+    """Raise ConfigError for a type given to a component that has no weights."""
+    for name in config.dtype if isinstance(config.dtype, dict) else ():
+        if name != "default" and not hasattr(getattr(pipeline, name, None), "parameters"):
+            raise ConfigError(
+                f"parameter 'dtype': component '{name}' of {type(pipeline).__name__} has no "
+                "weights; remove it"
             )
 
 
@@ -94,8 +102,12 @@ def load_single_file(cls: Any, file: str, kwargs: dict[str, Any], entry: Path) -
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     given = kwargs.get("config")
-    if isinstance(given, str) and (entry / given).is_dir():
-        kwargs = kwargs | {"config": str(entry / given)}
+    if given is not None and not isinstance(given, str):
+        raise ConfigError(f"{OPTION}: config {given!r} is neither a folder nor a hub id")
+    if given is not None and (folder := find_path(OPTION, given, entry)):
+        kwargs = kwargs | {"config": str(folder)}
+    elif given is not None and is_path(given):
+        raise ConfigError(f"{OPTION}: config '{given}': no such folder; name one, or a hub id")
     try:
         return cls.from_single_file(file, **kwargs)
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:

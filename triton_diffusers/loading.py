@@ -16,6 +16,7 @@ from triton_diffusers.errors import ConfigError
 from triton_diffusers.load_errors import explain_load, forget
 from triton_diffusers.load_kwargs import (
     QUANTIZATION,
+    check_dtypes,
     dtype_names,
     dtype_of,
     load_kwargs,
@@ -32,7 +33,7 @@ from triton_diffusers.model_files import (
     read_index,
 )
 from triton_diffusers.notices import quiet_loading
-from triton_diffusers.option_checks import check_options, is_quantized
+from triton_diffusers.option_checks import check_needed_components, check_options, is_quantized
 from triton_diffusers.pipeline_classes import find_pipeline_class, import_diffusers
 from triton_diffusers.placement import check_placement, place
 from triton_diffusers.progress import Processors, read_processors
@@ -74,13 +75,14 @@ def load_pipeline(
     diffusers = import_diffusers()
     import torch
 
-    config = config.lifted()
+    twice, config = config.given_twice(), config.lifted()
     if config.cpu_threads is not None:
         torch.set_num_threads(config.cpu_threads)
     cls = find_pipeline_class(config, entry)
     signature = read_signature(cls)
     device = _device(config, device)
     call_kwargs, notes = check_options(config, cls, signature, entry, device)
+    notes = twice + notes
     facts: dict[str, Any] = {}
     kwargs = load_kwargs(config, cls, device, is_single_file(find_model(config, entry)))
     pipeline = _Load(config, entry, cls, device, kwargs, log, facts, notes).run()
@@ -88,7 +90,7 @@ def load_pipeline(
     attention = choose_attention(pipeline, config, signature, probed_with, device)
     facts["attention_backend"] = attention.active
     if attention.attempts:
-        facts["attention_attempts"] = [dataclasses.asdict(a) for a in attention.attempts]
+        facts["attention_attempts"] = [_without_none(a) for a in attention.attempts]
     notes += attention.warnings
     if compiled := compile_denoisers(pipeline, config):
         facts["compiled"] = compiled
@@ -105,6 +107,10 @@ def load_pipeline(
         processors=read_processors(pipeline),
         facts=facts,
     )
+
+
+def _without_none(attempt: Any) -> dict[str, str]:
+    return {n: v for n, v in dataclasses.asdict(attempt).items() if v is not None}
 
 
 def _device(config: ServeConfig, instance: str) -> str:
@@ -190,10 +196,15 @@ class _Load:
     def _change(self, pipeline: Any) -> None:
         """Apply the options that change a loaded pipeline before it is placed."""
         config, facts = self.config, self.facts
+        there = [n for n, component in pipeline.components.items() if component is not None]
+        check_needed_components(config, type(pipeline).__name__, there)
+        check_dtypes(pipeline, config)
         family = families.find(type(pipeline).__name__)
         if family and family.after_load:
             family.after_load(pipeline, config)
         self.notes.extend(replace_scheduler(pipeline, config))
+        if config.scheduler is not None:
+            facts["scheduler"] = type(pipeline.scheduler).__name__
         if layers := load_lora(pipeline, config, self.entry, self.notes):
             facts["lora_layers"] = layers
         if cast := cast_layerwise(pipeline, config, dtype_of(self.kwargs)):

@@ -2,6 +2,7 @@
 """`lora`: adapters that are loaded with the model and stay on it."""
 
 import importlib.util
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from triton_diffusers.load_errors import install
 from triton_diffusers.model_files import find_path, is_path
 from triton_diffusers.notices import collected
 
+WEIGHT_FILES = (".safetensors", ".bin", ".pt")
 KEYS = ("path", "weight_name", "scale", "adapter_name")
 
 
@@ -40,7 +42,7 @@ def read_adapters(config: ServeConfig) -> tuple[Adapter, ...]:
 
 def _read(item: Any, index: int) -> Adapter:
     given = {"path": item} if isinstance(item, str) else item
-    if not isinstance(given, dict) or not isinstance(given.get("path"), str):
+    if not isinstance(given, dict) or not isinstance(given.get("path"), str) or not given["path"]:
         raise ConfigError(
             'parameter \'lora\': each adapter is a path, or {"path": TEXT, "weight_name": TEXT, '
             '"scale": NUMBER, "adapter_name": TEXT}'
@@ -68,11 +70,27 @@ def check_lora(config: ServeConfig, entry: Path, cls: Any) -> None:
     if importlib.util.find_spec("peft") is None:
         raise ConfigError(f"parameter 'lora' needs the package peft; {install('peft')}")
     for adapter in adapters:
-        if find_path("lora", adapter.path, entry) is None and is_path(adapter.path):
-            raise ConfigError(
-                f"parameter 'lora': '{adapter.path}' does not exist; give a file, a folder or a "
-                "hub id"
-            )
+        _check_file(adapter, find_path("lora", adapter.path, entry))
+
+
+def _check_file(adapter: Adapter, path: Path | None) -> None:
+    """Raise ConfigError where it is not certain which file an adapter is."""
+    if path is None and is_path(adapter.path):
+        raise ConfigError(
+            f"parameter 'lora': '{adapter.path}' does not exist; give a file, a folder or a hub id"
+        )
+    if path is None or (adapter.weight_name is not None and path.is_dir()):
+        return
+    if path.is_file() and adapter.weight_name not in (None, path.name):
+        raise ConfigError(
+            f"parameter 'lora': '{adapter.path}' is a file already; remove weight_name"
+        )
+    files = sorted(f.name for f in path.glob("*") if f.suffix in WEIGHT_FILES)
+    if len(files) > 1:
+        raise ConfigError(
+            f"parameter 'lora': '{adapter.path}' holds several files ({', '.join(files)}): name "
+            "one as weight_name"
+        )
 
 
 def load_lora(pipeline: Any, config: ServeConfig, entry: Path, notes: list[str]) -> dict[str, int]:
@@ -93,6 +111,8 @@ def load_lora(pipeline: Any, config: ServeConfig, entry: Path, notes: list[str])
 
 
 def _load(pipeline: Any, adapter: Adapter, entry: Path) -> int:
+    from huggingface_hub import constants
+
     path = find_path("lora", adapter.path, entry)
     source = adapter.path if path is None else path.parent if path.is_file() else path
     file = path.name if path is not None and path.is_file() else adapter.weight_name
@@ -100,20 +120,30 @@ def _load(pipeline: Any, adapter: Adapter, entry: Path) -> int:
     try:
         pipeline.load_lora_weights(str(source), adapter_name=adapter.name, **kwargs)
     except Exception as error:
+        if path is None and (constants.HF_HUB_OFFLINE or "offline" in str(error)):
+            raise ConfigError(
+                f"parameter 'lora': '{adapter.path}' is not in the hub's cache, or its file is not "
+                f"named (weight_name), and there is no network: hf download {adapter.path}"
+            ) from None
         raise ConfigError(
             f"parameter 'lora': '{adapter.path}' does not load into {type(pipeline).__name__}: "
             f"{one_line(error)[:300]}"
         ) from None
-    layers = sum(
-        adapter.name in getattr(module, "lora_A", ())
-        or adapter.name in getattr(module, "lora_embedding_A", ())
-        for component in pipeline.components.values()
-        if hasattr(component, "modules")
-        for module in component.modules()
-    )
-    if layers == 0:
+    found = list(_layers(pipeline, adapter.name))
+    if not any(weight.any() for weight in found):
+        why = "its weights are all zero" if found else "it was made for another model"
         raise ConfigError(
-            f"parameter 'lora': '{adapter.path}' changes no layer of {type(pipeline).__name__}: it "
-            "was made for another model"
+            f"parameter 'lora': '{adapter.path}' changes no layer of "
+            f"{type(pipeline).__name__}: {why}"
         )
-    return layers
+    return len(found)
+
+
+def _layers(pipeline: Any, name: str) -> Iterator[Any]:
+    """Yield the second weight of an adapter in each layer that it changes: zero has no effect."""
+    for component in pipeline.components.values():
+        for module in component.modules() if hasattr(component, "modules") else ():
+            for holder in ("lora_B", "lora_embedding_B"):
+                held: Any = getattr(module, holder, ())
+                if name in held:
+                    yield getattr(held[name], "weight", held[name])

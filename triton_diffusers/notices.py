@@ -13,6 +13,12 @@ from contextlib import contextmanager
 LIBRARIES = ("diffusers", "transformers")
 NOISE = ("You have disabled the safety checker",)
 LONGEST = 300
+CAST_OF_NAN = "invalid value encountered in cast"
+"""numpy's warning when diffusers makes pictures of NaN: they come out black."""
+NAN_CAUSES = (
+    "often the type of the weights (dtype) is too small, or a scheduler option does not fit"
+)
+BLACK = f"the pictures were made of NaN and are black: {NAN_CAUSES}"
 
 
 @contextmanager
@@ -41,7 +47,8 @@ def quiet_loading() -> Iterator[None]:
 def collected(notes: list[str]) -> Iterator[None]:
     """Add what diffusers and transformers warn of to `notes` instead of the log.
 
-    For one call at a time: the handlers are the process's. Texts that they quote are left out.
+    For one call at a time: the handlers are the process's. Texts that they quote are left out. Of
+    Python's warnings one counts: that pictures were made of NaN.
     """
     loggers = [logging.getLogger(name) for name in LIBRARIES]
     before = [logger.handlers for logger in loggers]
@@ -49,10 +56,14 @@ def collected(notes: list[str]) -> Iterator[None]:
     for logger in loggers:
         logger.handlers = [collector]
     try:
-        yield
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
     finally:
         for logger, handlers in zip(loggers, before, strict=True):
             logger.handlers = handlers
+        if any(CAST_OF_NAN in str(warning.message) for warning in caught):
+            notes.append(BLACK)
 
 
 class _Collector(logging.Handler):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be told about an entry's options before any weights load: at load and by `check`."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,16 @@ def check_options(
 
     Raises ConfigError, in one line, for what would be refused or have no effect.
     """
-    single_file = is_single_file(find_model(config, entry))
+    model = find_model(config, entry)
+    single_file = is_single_file(model)
+    if isinstance(model, Path) and not single_file and config.revision is not None:
+        raise ConfigError(
+            f"parameter 'revision' has no effect on the folder '{config.model}': remove it, or "
+            "name the hub model"
+        )
     _check_families(config, cls.__name__)
+    if not single_file:
+        check_needed_components(config, cls.__name__, components_of_model(config, cls, entry))
     if single_file:
         check_single_file(config, cls)
     load_kwargs(config, cls, device, single_file)
@@ -56,8 +65,26 @@ def components_of_model(config: ServeConfig, cls: type, entry: Path) -> dict[str
     """Return component -> class, from a local model_index.json, else from the constructor."""
     model = find_model(config, entry)
     if isinstance(model, Path) and model.is_dir():
-        return component_classes(read_index(model, config))
+        return component_classes(read_index(model, config)) or constructor_components(cls)
     return constructor_components(cls)
+
+
+def check_needed_components(
+    config: ServeConfig, pipeline_class: str, components: Collection[str]
+) -> None:
+    """Raise ConfigError for an option whose component a model does not have."""
+    family = families.find(pipeline_class)
+    for option, component in family.option_needs.items() if family else ():
+        if getattr(config, option) is not None and component not in components:
+            raise ConfigError(
+                f"parameter '{option}' has no effect on '{config.model}': it has no {component}; "
+                "remove it"
+            )
+    for option in ("vae_use_slicing", "vae_use_tiling"):
+        if getattr(config, option) and not {"vae", "vqvae"} & set(components):
+            raise ConfigError(
+                f"parameter '{option}' has no effect on {pipeline_class}: it has no vae; remove it"
+            )
 
 
 def _check_families(config: ServeConfig, pipeline_class: str) -> None:

@@ -13,6 +13,14 @@ from triton_diffusers.json_text import read_json, read_json_object
 
 Option = dataclasses.Field[Any]
 JSON_TYPES: dict[type, str] = {dict: "object", list: "list"}
+TYPE_NAMES: dict[type, str] = {
+    str: "a text",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    dict: "a JSON object",
+    list: "a JSON list",
+}
 
 
 def option_type(option: Option) -> type:
@@ -36,19 +44,38 @@ def read_option(option: Option, text: str) -> Any:
         value = READ[kinds[0]](text)
     except ValueError as error:
         raise ConfigError(f"parameter '{option.name}': {error}") from None
+    check_value(option, value, repr(text))
+    return value
+
+
+def check_value(option: Option, value: Any, shown: str) -> None:
+    """Raise ConfigError for a value of another type, or one that the option does not take.
+
+    shown: the value as the operator wrote it.
+    """
+    kinds = option_types(option)
+    wrong_bool = isinstance(value, bool) and bool not in kinds
+    if wrong_bool or not isinstance(value, (*kinds, int) if float in kinds else kinds):
+        words = " or ".join(TYPE_NAMES[kind] for kind in kinds)
+        raise ConfigError(f"parameter '{option.name}': {shown} is not {words}")
+    if isinstance(value, dict | list):
+        return
+    _check_plain(option, value, shown)
+
+
+def _check_plain(option: Option, value: Any, shown: str) -> None:
     choices, form = option.metadata["choices"], option.metadata["form"]
     minimum, maximum = option.metadata["minimum"], option.metadata["maximum"]
     if choices and value not in choices:
-        raise ConfigError(f"parameter '{option.name}': {text!r} is not one of {', '.join(choices)}")
+        raise ConfigError(f"parameter '{option.name}': {shown} is not one of {', '.join(choices)}")
     if minimum is not None and value < minimum:
-        raise ConfigError(f"parameter '{option.name}': {text!r} is below {minimum}")
+        raise ConfigError(f"parameter '{option.name}': {shown} is below {minimum}")
     if maximum is not None and value > maximum:
-        raise ConfigError(f"parameter '{option.name}': {text!r} is above {maximum}")
+        raise ConfigError(f"parameter '{option.name}': {shown} is above {maximum}")
     if form and not re.fullmatch(form[0], value):
-        raise ConfigError(f"parameter '{option.name}': {text!r} is not {form[1]}")
-    if kinds[0] is str and option.default != "" and not value.strip():
+        raise ConfigError(f"parameter '{option.name}': {shown} is not {form[1]}")
+    if isinstance(value, str) and option.default != "" and not value.strip():
         raise ConfigError(f"parameter '{option.name}' is empty: give a value, or leave it out")
-    return value
 
 
 def _read_bool(text: str) -> bool:

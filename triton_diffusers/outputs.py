@@ -25,6 +25,7 @@ from triton_diffusers.contract import (
     Tensor,
 )
 from triton_diffusers.errors import RequestError
+from triton_diffusers.notices import NAN_CAUSES
 from triton_diffusers.pictures import float32, read_pictures, stack
 
 OnNan = Callable[[], None]
@@ -85,7 +86,7 @@ def to_wire(
         else:
             warnings.append(f"output '{name}' ({type(value).__name__}) fits no tensor")
         if nan:
-            warnings.append(f"output '{name}' holds NaN: the precision of the weights is too low")
+            warnings.append(f"output '{name}' holds NaN: {NAN_CAUSES}")
     if sampling_rate is not None and SAMPLING_RATE.name in declared:
         wire[SAMPLING_RATE.name] = np.array([sampling_rate], np.int64)
     return wire

@@ -140,7 +140,7 @@ def _dynamic_class(source: str, file: str, name: str | None, config: ServeConfig
             fetch = functools.partial(get_class_from_dynamic_module, trust_remote_code=True)
             cls = fetch(source, module_file=file, class_name=name, revision=None)
             found = {cls.__name__: cls}
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{where} cannot be imported: {one_line(error)}") from None
     if name is not None and name not in found:
         raise ConfigError(unknown("pipeline class", name, where, found))

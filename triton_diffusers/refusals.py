@@ -23,3 +23,11 @@ def is_refusal(error: Exception, started: bool) -> bool:
     return bool((raised or "PIL" in parts) and not started) or any(
         f.name == "check_inputs" for f in frames
     )
+
+
+def is_of_a_scheduler(error: BaseException) -> bool:
+    """Tell whether a scheduler raised: what the call asked of it was its options, or default."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any("schedulers" in Path(f.filename).parts for f in frames) or (
+        frames[-1].name == "retrieve_timesteps"
+    )

@@ -5,7 +5,7 @@ import inspect
 from typing import Any
 
 from triton_diffusers.config import ServeConfig
-from triton_diffusers.errors import ConfigError, unknown
+from triton_diffusers.errors import ConfigError, one_line, unknown
 from triton_diffusers.pipeline_classes import import_diffusers
 
 KEY = "class"
@@ -31,7 +31,12 @@ def replace_scheduler(pipeline: Any, config: ServeConfig) -> list[str]:
     name, changes = _parts(config)
     cls = type(old) if name is None else _scheduler_class(name)
     _check_changes(cls, changes)
-    pipeline.scheduler = cls.from_config(old.config, **changes)
+    try:
+        pipeline.scheduler = cls.from_config(old.config, **changes)
+    except Exception as error:
+        raise ConfigError(
+            f"parameter 'scheduler': {cls.__name__} does not take this config: {one_line(error)}"
+        ) from None
     if cls in {type(old), *getattr(old, "compatibles", ())}:
         return []
     return [
@@ -58,7 +63,8 @@ def _parts(config: ServeConfig) -> tuple[str | None, dict[str, Any]]:
 def _scheduler_class(name: str) -> Any:
     diffusers = import_diffusers()
     cls = getattr(diffusers, name, None)
-    if isinstance(cls, type) and issubclass(cls, diffusers.SchedulerMixin):
+    mixin = diffusers.SchedulerMixin
+    if isinstance(cls, type) and issubclass(cls, mixin) and cls is not mixin:
         return cls
     known = [n for n in dir(diffusers) if n.endswith("Scheduler")]
     raise ConfigError("parameter 'scheduler': " + unknown("class", name, "diffusers", known))

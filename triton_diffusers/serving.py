@@ -29,7 +29,7 @@ from triton_diffusers.errors import (
     RequestError,
     one_line,
 )
-from triton_diffusers.info import describe
+from triton_diffusers.info import describe_load
 from triton_diffusers.shared_memory import Room
 
 
@@ -54,8 +54,7 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(f"{self._name}: {error}") from None
         for warning in self._loaded.warnings:
             pb_utils.Logger.log_warn(f"{self._name}: {warning}")
-        told = {name: fact for name, fact in self._loaded.facts.items() if name != "load"}
-        self._log(f"loaded: {describe(told)}")
+        self._log(describe_load(self._loaded))
         self._outputs = frozenset(output["name"] for output in model_config["output"])
         self._room = Room()
         self._engine = Engine(self._run, self._loaded.config.max_queue)

@@ -11,9 +11,9 @@ from triton_diffusers.call_kwargs import OPTION as CALL_KWARGS
 from triton_diffusers.call_kwargs import check_call_kwargs
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line
-from triton_diffusers.notices import collected
-from triton_diffusers.progress import isolate
-from triton_diffusers.refusals import is_refusal
+from triton_diffusers.notices import BLACK, NAN_CAUSES, collected
+from triton_diffusers.progress import isolate, read_processors, restored_on_failure
+from triton_diffusers.refusals import is_of_a_scheduler, is_refusal
 from triton_diffusers.sample_call import first_that_works, sample_kwargs
 from triton_diffusers.signature import Signature
 
@@ -30,6 +30,7 @@ Arguments = dict[str, Any]
 TRIED = (
     *("scheduler", "lora", "quantization_config", "layerwise_casting", "channels_last"),
     *("enable_cpu_offload", "enable_layerwise_offload", "enable_group_offload", "device_map"),
+    *("boundary_ratio", "flow_shift"),
 )
 """Options of which only a call can tell whether they work with a pipeline."""
 
@@ -96,18 +97,27 @@ def warm_up(
         try:
             call(arguments, small=False)
         except Exception as error:
+            blamed = "scheduler" if config.scheduler and is_of_a_scheduler(error) else "warmup"
+            hint = f" takes {FORM}" if blamed == "warmup" else ": choose another, or another config"
             raise ConfigError(
                 f"the warm-up call with {arguments or 'the defaults'} fails: "
-                f"{one_line(error)[:500]}; parameter 'warmup' takes {FORM}"
+                f"{one_line(error)[:500]}; parameter '{blamed}'{hint}"
             ) from None
     return []
 
 
+def tried_options(config: ServeConfig) -> list[str]:
+    """Return the options of an entry of which only a call can tell whether they work."""
+    tried = [name for name in TRIED if getattr(config, name) not in (None, False)]
+    native = (config.diffusers_load_kwargs or {}).get("quantization_config")
+    if native is not None and "quantization_config" not in tried:
+        tried.append("quantization_config")
+    return [*tried, "dtype"] if isinstance(config.dtype, dict) else tried
+
+
 def _trial(config: ServeConfig, call: Callable[..., None], log: Callable[[str], None]) -> list[str]:
     """Make one small call where options need it; return a warning where none could be made."""
-    tried = [name for name in TRIED if getattr(config, name) not in (None, False)]
-    if isinstance(config.dtype, dict):
-        tried.append("dtype")
+    tried = tried_options(config)
     if not tried:
         return []
     names = ", ".join(f"'{name}'" for name in tried)
@@ -115,14 +125,14 @@ def _trial(config: ServeConfig, call: Callable[..., None], log: Callable[[str], 
     try:
         call({}, small=True)
     except Exception as error:
-        if is_refusal(error, started=False):
+        if is_refusal(error, started=False) and not is_of_a_scheduler(error):
             return [
                 f"parameters {names} were not tried: the pipeline takes no made-up call "
                 f"({one_line(error)[:300]}); give 'warmup' a call that it takes"
             ]
         raise ConfigError(
-            f"with parameters {names} a call fails: {one_line(error)[:500]}; change them, or set "
-            f"'warmup' to {NONE} if the call is to blame"
+            f"with {names} a small call fails: {one_line(error)[:500]}; change them, or, where the "
+            f"made-up call itself does not suit the model, give 'warmup' one that does"
         ) from None
     return []
 
@@ -144,8 +154,27 @@ def _call(
     if "generator" in signature.reserved:
         fixed["generator"] = torch.Generator(config.generator_device).manual_seed(0)
 
-    def run(kwargs: Arguments) -> None:
-        isolate(pipeline, lambda done, total: None)(**kwargs, **fixed)
+    notes: list[str] = []
 
-    with torch.random.fork_rng(devices=[]), collected([]):
+    def run(kwargs: Arguments) -> None:
+        result = isolate(pipeline, lambda done, total: None)(**kwargs, **fixed)
+        if any(_holds_nan(value) for value in _fields(result)):
+            notes.append(BLACK)
+
+    untouched = restored_on_failure(read_processors(pipeline))
+    with torch.random.fork_rng(devices=[]), untouched, collected(notes):
         first_that_works(signature, call_kwargs, given, run, small)
+    if BLACK in notes:
+        raise ValueError(f"its output is NaN, {NAN_CAUSES}")
+
+
+def _fields(result: Any) -> list[Any]:
+    return list(result.values()) if hasattr(result, "values") else [result]
+
+
+def _holds_nan(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_holds_nan(part) for part in value)
+    is_number = getattr(getattr(value, "dtype", None), "kind", "") == "f"
+    is_tensor = hasattr(value, "is_floating_point") and value.is_floating_point()
+    return bool((is_number or is_tensor) and (value != value).any())

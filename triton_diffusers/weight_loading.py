@@ -25,7 +25,10 @@ def ask_for_parallel_loading() -> None:
 
 @contextmanager
 def one_shard_at_a_time() -> Iterator[None]:
-    """Hold parallel loading back: files that are read rather than mapped would all be in memory."""
+    """Hold parallel loading back: files that are read rather than mapped would all be in memory.
+
+    Without low_cpu_mem_usage diffusers refuses to load in parallel.
+    """
     from diffusers.models import modeling_utils
 
     before = modeling_utils.HF_ENABLE_PARALLEL_LOADING
@@ -56,7 +59,8 @@ def load_watched(
     index = json.loads((folder / cls.config_name).read_text(encoding="utf-8"))
     notes = check_host_memory(folder, index, kwargs, stays_on_cpu=stays_on_cpu)
     copied = sum(size.copied for size in weights_of(folder, index, kwargs).values())
-    shards = one_shard_at_a_time() if kwargs.get("disable_mmap") else nullcontext()
+    in_turn = kwargs.get("disable_mmap") or kwargs.get("low_cpu_mem_usage") is False
+    shards = one_shard_at_a_time() if in_turn else nullcontext()
     with timed_loading() as times, loading_progress(log, copied), shards:
         pipeline = cls.from_pretrained(str(folder), **kwargs)
     return pipeline, times.report(pipeline), notes

@@ -48,6 +48,13 @@ def _draw(loaded: LoadedPipeline, **inputs: Any) -> np.ndarray:
     return next(wire[name] for name in ("images", "frames") if name in wire)
 
 
+def _info(loaded: LoadedPipeline) -> dict[str, Any]:
+    inputs = {"prompt": np.array([b"a"], np.object_), "seed": np.array([1])}
+    inputs |= {n: np.array([v]) for n, v in SMALL.items()}
+    wire = run_call(read_call(inputs, loaded), loaded, Stages({}), lambda done, total: None)
+    return dict(json.loads(wire["info"][0]))
+
+
 @pytest.fixture(scope="module")
 def plain(models: Path) -> np.ndarray:
     return _draw(_load(models))
@@ -77,7 +84,7 @@ def test_the_config_of_the_models_own_scheduler_is_changed(models: Path) -> None
 def test_a_scheduler_that_is_not_listed_as_compatible_is_tried(models: Path) -> None:
     loaded = _load(models, model="flux", scheduler="FlowMatchHeunDiscreteScheduler", warmup="none")
     assert "compatible" in loaded.warnings[0]
-    with pytest.raises(ConfigError, match="with parameters 'scheduler' a call fails"):
+    with pytest.raises(ConfigError, match="with 'scheduler' a small call fails"):
         _load(models, scheduler="FlowMatchEulerDiscreteScheduler")
 
 
@@ -90,6 +97,8 @@ def test_a_scheduler_that_is_not_listed_as_compatible_is_tried(models: Path) -> 
         ({"clas": "EulerDiscreteScheduler"}, "config 'clas' is not known to DDIMScheduler"),
         ({"class": 3}, "must be the name of a class"),
         ({}, "is empty"),
+        ("SchedulerMixin", "class 'SchedulerMixin' is not known"),
+        ({"beta_start": "abc"}, "does not take this config"),
     ],
 )
 def test_wrong_schedulers_are_refused(models: Path, scheduler: Any, words: str) -> None:
@@ -189,7 +198,7 @@ def test_each_component_may_have_its_type(models: Path) -> None:
     assert next(loaded.pipeline.vae.parameters()).dtype is torch.float32
     assert loaded.dtype == given
     # a vae of another type than its denoiser does not fit Stable Diffusion
-    with pytest.raises(ConfigError, match="with parameters 'dtype' a call fails"):
+    with pytest.raises(ConfigError, match="with 'dtype' a small call fails"):
         _load(models, dtype={"vae": "bfloat16"})
     with pytest.raises(ConfigError, match=r"component 'vea' .* Did you mean 'vae'"):
         _load(models, dtype={"vea": "bfloat16"})
@@ -334,3 +343,79 @@ def test_group_offload_hooks_change_nothing(models: Path, plain: np.ndarray, kin
     told = place(loaded.pipeline, choose_placement(config), config, "cpu")
     assert told == "cpu, groups of layers in turn (enable_group_offload)"
     assert np.array_equal(_draw(loaded), plain)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        (
+            "stable-diffusion",
+            {"diffusers_load_kwargs": {"torch_dtype": {"unet": "bfloat16"}}},
+            "with 'dtype' a small call fails",
+        ),
+        (
+            "stable-diffusion",
+            {"scheduler": {"prediction_type": "foo"}},
+            "with 'scheduler' a small call fails.*prediction_type",
+        ),
+        ("flux", {"scheduler": "DDIMScheduler"}, "with 'scheduler' a small call fails"),
+        (
+            "flux",
+            {"scheduler": "DDIMScheduler", "warmup": "32x32"},
+            "parameter 'scheduler': choose another",
+        ),
+        (
+            "stable-diffusion",
+            {"scheduler": {"class": "EulerDiscreteScheduler", "beta_start": 5}},
+            "its output is NaN",
+        ),
+        ("flux", {"scheduler": {"shift": 0}}, "its output is NaN"),
+        ("wan-t2v", {"boundary_ratio": 0.5}, "has no transformer_2"),
+        ("wan-t2v", {"diffusers_load_kwargs": {"boundary_ratio": 0.5}}, "has no transformer_2"),
+        ("ddpm", {"vae_use_tiling": True}, "'vae_use_tiling' has no effect on DDPMPipeline"),
+        ("stable-diffusion", {"revision": "main"}, "'revision' has no effect on the folder"),
+        ("stable-diffusion", {"dtype": {"tokenizer": "float16"}}, "'tokenizer' .* has no weights"),
+    ],
+)
+def test_what_would_break_each_request_is_refused(
+    models: Path, model: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        _load(models, model=model, **options)
+
+
+def test_loading_without_low_memory_use_works(models: Path, plain: np.ndarray) -> None:
+    loaded = _load(models, diffusers_load_kwargs={"low_cpu_mem_usage": False})
+    assert np.array_equal(_draw(loaded), plain)
+
+
+def test_what_is_given_twice_is_a_warning(models: Path) -> None:
+    loaded = _load(models, dtype="bfloat16", diffusers_load_kwargs={"torch_dtype": "float32"})
+    assert loaded.dtype == "float32"
+    assert any("given twice" in warning for warning in loaded.warnings)
+
+
+def test_a_lora_is_one_file(models: Path, lora: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(lora)
+    save_file(weights, tmp_path / "a.safetensors")
+    save_file({n: w * 0 for n, w in weights.items()}, tmp_path / "b.safetensors")
+    for given, words in (
+        (str(tmp_path), "holds several files .a.safetensors, b.safetensors.: name one"),
+        ({"path": str(lora), "weight_name": "x"}, "is a file already"),
+        (str(tmp_path / "b.safetensors"), "its weights are all zero"),
+        ({"path": ""}, "each adapter is a path"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            _load(models, lora=given)
+    chosen = _load(models, lora={"path": str(tmp_path), "weight_name": "a.safetensors"})
+    assert chosen.facts["lora_layers"] == {"lora_0": 16}
+
+
+def test_black_pictures_are_told(models: Path) -> None:
+    """Where the operator makes no trial call, each answer says it."""
+    wrong = {"class": "EulerDiscreteScheduler", "beta_start": 5}
+    loaded = _load(models, scheduler=wrong, warmup="none")
+    notes = _info(loaded)["warnings"]
+    assert any("NaN and are black" in note for note in notes), notes

@@ -19,7 +19,6 @@ from tests.parity.fresh import call_fresh
 from tests.server.entries import add_entry, load_all
 from tests.tiny import load_options
 from triton_diffusers.client import DiffusersClient
-from triton_diffusers.info import describe
 
 CALL = json.dumps({"height": 32, "width": 32, "num_inference_steps": 2})
 INPUTS = {"prompt": "a boat", "seed": 3}
@@ -94,15 +93,17 @@ def test_each_option_is_served(
 
 def test_info_and_log_tell_what_the_options_came_to(server: Server) -> None:
     facts = {
-        "lora": ("lora_layers", {"lora_0": 16}),
-        "cast": ("layerwise_casting", ["unet"]),
-        "compiled": ("compiled", ["unet"]),
+        "lora": ("lora_layers", {"lora_0": 16}, "; lora layers lora_0 16"),
+        "cast": ("layerwise_casting", ["unet"], "; layerwise casting unet"),
+        "compiled": ("compiled", ["unet"], "; compiled unet"),
+        "scheduler": ("scheduler", "EulerDiscreteScheduler", "; scheduler EulerDiscreteScheduler"),
     }
     log = server.log.read_text()
-    for entry, (name, value) in facts.items():
+    for entry, (name, value, words) in facts.items():
         assert _draw(server, entry).info[name] == value
-        line = next(x for x in log.splitlines() if f"{entry}: loaded: " in x)
-        assert describe({name: value}) in line
+        line = next(x for x in log.splitlines() if f"{entry}: loaded in " in x)
+        assert " MiB, float32, on cpu; attention native; " in line
+        assert words in line
     assert "compiled: warm-up call 1: {'width': 32, 'height': 32}" in log
     assert "lora: trying 'lora' with one small call" in log
 
@@ -112,7 +113,7 @@ REFUSED = {
     "mapped": (("--device-map", "balanced"), "parameter 'device_map': 'cuda' is not there"),
     "cannot-run": (
         ("--scheduler", "FlowMatchEulerDiscreteScheduler"),
-        "with parameters 'scheduler' a call fails",
+        "with 'scheduler' a small call fails",
     ),
 }
 """Entries that builder writes and only a load can refuse."""

@@ -160,5 +160,37 @@ def test_load_kwargs_that_are_options_count_as_options() -> None:
     assert _config(diffusers_load_kwargs={"variant": None}, variant="fp16").lifted() == _config()
     with pytest.raises(ConfigError, match="'enable_cpu_offload' and 'device_map' both place"):
         choose_placement(_config(diffusers_load_kwargs=given, enable_cpu_offload=True).lifted())
-    with pytest.raises(ConfigError, match="diffusers_load_kwargs: device_map 3 is of a wrong type"):
+    with pytest.raises(
+        ConfigError, match="diffusers_load_kwargs: parameter 'device_map': 3 is not"
+    ):
         _config(diffusers_load_kwargs={"device_map": 3}).lifted()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"variant": ""}, "'variant' is empty"),
+        ({"device_map": ""}, "'device_map' is empty"),
+        ({"boundary_ratio": "abc"}, "'abc' is not a number"),
+        ({"boundary_ratio": 5}, "5 is above 1"),
+        ({"trust_remote_code": "yes"}, "'yes' is not true or false"),
+        ({"dtype": "float12"}, "'float12' is not one of"),
+        ({"dtype": "float16", "torch_dtype": "float16"}, "mean the same: give one"),
+    ],
+)
+def test_lifted_values_are_checked_as_options(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=f"diffusers_load_kwargs: .*{words}"):
+        _config(diffusers_load_kwargs=given).lifted()
+
+
+def test_a_dtype_of_load_kwargs_is_the_option() -> None:
+    for name in ("dtype", "torch_dtype"):
+        assert _config(diffusers_load_kwargs={name: "torch.float16"}).lifted().dtype == "float16"
+    each = {"unet": "bfloat16"}
+    assert _config(diffusers_load_kwargs={"torch_dtype": each}).lifted().dtype == each
+
+
+def test_what_is_given_twice_is_told() -> None:
+    config = _config(diffusers_load_kwargs={"variant": "fp16", "dtype": "float16"}, variant="ema")
+    (told,) = config.given_twice()
+    assert told == "'variant' is given twice: 'fp16' of diffusers_load_kwargs wins"

@@ -23,6 +23,8 @@ class Family:
     """Wire name -> name in `__call__`."""
     options: tuple[str, ...] = ()
     """The names of ServeConfig options that only this family honours."""
+    option_needs: Mapping[str, str] = field(default_factory=dict)
+    """Option -> the component without which it has no effect."""
     load_kwargs: Callable[[Any], dict[str, Any]] | None = None
     """ServeConfig -> further arguments of from_pretrained()."""
     after_load: Callable[[Any, Any], None] | None = None

@@ -26,6 +26,7 @@ FAMILY = Family(
     name="wan",
     pipelines=("Wan*",),
     options=("boundary_ratio", "flow_shift"),
+    option_needs={"boundary_ratio": "transformer_2"},
     load_kwargs=_load_kwargs,
     after_load=_after_load,
     fps=16,
