@@ -6,15 +6,16 @@ Two forms are read: a method's name (quantization_methods.py), and diffusers' ow
 """
 
 import importlib.util
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from triton_diffusers.config import ServeConfig
-from triton_diffusers.errors import ConfigError
+from triton_diffusers.errors import ConfigError, near_miss
 from triton_diffusers.load_errors import install
 from triton_diffusers.quantization_methods import METHODS, Method
-from triton_diffusers.quantization_native import build_native
+from triton_diffusers.quantization_native import build_native, left_out
 from triton_diffusers.quantization_request import Request, present, read_request, torchao_class
 from triton_diffusers.torchao_config import import_torchao
 from triton_diffusers.weight_bytes import count_bytes
@@ -26,7 +27,8 @@ class Quantization:
 
     config: diffusers' PipelineQuantizationConfig, for from_pretrained(). must_hold: which of
     `components` must hold quantized weights then, see `NativeForm`. on_gpu: the weights must be on
-    the GPU when they are quantized (`device_map`), not be moved there later.
+    the GPU when they are quantized (`device_map`), not be moved there later. left_out: by
+    component, the modules that are to stay as they are.
     """
 
     config: Any
@@ -35,6 +37,7 @@ class Quantization:
     warnings: tuple[str, ...] = ()
     must_hold: str = "named"
     on_gpu: bool = False
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def check_quantization(
@@ -81,6 +84,7 @@ def plan_quantization(
         warnings=tuple(_dtype_warnings(request, config, device)),
         must_hold=request.form.must_hold,
         on_gpu=bool(request.method and request.method.on_gpu),
+        left_out={name: left_out(name, given) for name, given in request.form.configs.items()},
     )
 
 
@@ -88,7 +92,8 @@ def verify_quantization(pipeline: Any, quantization: Quantization) -> dict[str, 
     """Return component -> bytes at the dtype that was loaded, bytes now.
 
     Raises ConfigError for a component that holds no quantized weight, or whose checkpoint was
-    quantized already: diffusers would use the checkpoint's own way without a word.
+    quantized already: diffusers would use the checkpoint's own way without a word. So too for a
+    module to leave out that the component does not have.
     """
     found = {}
     for name in quantization.components:
@@ -109,7 +114,33 @@ def verify_quantization(pipeline: Any, quantization: Quantization) -> dict[str, 
             )
     if not found:
         raise ConfigError(f"nothing was quantized by {quantization.method}; use another method")
+    _check_left_out(pipeline, quantization.left_out)
     return found
+
+
+def _check_left_out(pipeline: Any, left_out: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise ConfigError for a name that is a module of none of the components that leave it out."""
+    models = {name: model for name in left_out if (model := getattr(pipeline, name, None))}
+    for component, model in models.items():
+        for given in left_out[component]:
+            if any(_names_module(given, m) for c, m in models.items() if given in left_out[c]):
+                continue
+            modules = [name for name, _ in model.named_modules() if name]
+            raise ConfigError(
+                f"component '{component}': modules_to_not_convert '{given}' names no module of "
+                f"{type(model).__name__}.{near_miss(given, modules)} Remove it, or name one such "
+                f"as '{modules[-1]}'"
+            )
+
+
+def _names_module(given: str, model: Any) -> bool:
+    """Tell whether diffusers (part of a weight's name) or transformers (regex, end) would match."""
+    if any(given == w or f"{given}." in w for w, _ in model.named_parameters()):
+        return True
+    try:
+        return any(n.endswith(given) or re.match(given, n) for n, _ in model.named_modules() if n)
+    except re.error:
+        return False
 
 
 def _check_device(request: Request, device: str) -> None:

@@ -15,7 +15,12 @@ from typing import Any
 
 from triton_diffusers.errors import ConfigError, one_line, unknown
 from triton_diffusers.load_errors import install
-from triton_diffusers.torchao_config import build_torchao, read_torchao, torch_dtype
+from triton_diffusers.torchao_config import (
+    GRANULARITY,
+    build_torchao,
+    read_torchao,
+    torch_dtype,
+)
 
 NATIVE_KEYS = ("quant_backend", "quant_kwargs", "components_to_quantize", "quant_mapping")
 EXAMPLE = (
@@ -43,6 +48,8 @@ PREQUANTIZED = ("bfl", "gguf", "nunchaku_lite")
 """Methods that only read checkpoints of their own format."""
 FREE = ("auto-round", "modelopt", "nunchaku_lite", "sdnq")
 """Methods whose config classes pass further arguments on; the others would drop them unsaid."""
+LEAVE_OUT = ("modules_to_not_convert", "llm_int8_skip_modules")
+"""Arguments that name modules of the component which are to stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,7 @@ def _from_mapping(given: Mapping[str, Any]) -> NativeForm:
                 f"quant_mapping, component '{component}': needs a JSON object with quant_method, "
                 f"such as {EXAMPLE}"
             )
+        left_out(component, config)
     return NativeForm(dict(mapping), "named")
 
 
@@ -106,7 +114,23 @@ def _from_backend(given: Mapping[str, Any], components: Mapping[str, str]) -> Na
         raise ConfigError("components_to_quantize must be a list of component names")
     chosen = list(components) if names is None else [str(name) for name in names]
     configs = {name: {**kwargs, "quant_method": backend} for name in chosen}
+    left_out(", ".join(chosen), kwargs)
     return NativeForm(configs, "any" if names is None else "named")
+
+
+def left_out(component: str, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the modules that a component's config leaves out. Raises ConfigError for no names."""
+    names: list[str] = []
+    for key in LEAVE_OUT:
+        value = given.get(key)
+        listed = [value] if isinstance(value, str) else [] if value is None else value
+        if not isinstance(listed, list) or not all(isinstance(n, str) and n for n in listed):
+            raise ConfigError(
+                f"component '{component}': {key} {value!r} is no list of module names; write one "
+                'such as ["proj_out"]'
+            )
+        names += listed
+    return tuple(names)
 
 
 def build_native(form: NativeForm, components: Mapping[str, str]) -> Any:
@@ -181,6 +205,9 @@ def _build(given: Mapping[str, Any], library: str) -> Any:
     require_package(method.partition("_4bit")[0].partition("_8bit")[0])
     if method.startswith("bitsandbytes"):
         kwargs.setdefault(f"load_in{method.removeprefix('bitsandbytes')}", True)
+    for key in LEAVE_OUT:
+        if isinstance(kwargs.get(key), str):
+            kwargs[key] = [kwargs[key]]
     if method == "torchao":
         kwargs["quant_type"] = _torchao_type(kwargs)
     accepted = inspect.signature(classes[method].__init__).parameters.keys() - {"self", "kwargs"}
@@ -212,10 +239,11 @@ def _torchao_type(kwargs: dict[str, Any]) -> Any:
     if isinstance(given, dict) and "_type" in given and not arguments:
         return read_torchao(given)
     if not isinstance(given, str) or not isinstance(arguments, dict):
+        name = next(iter(given)) if isinstance(given, dict) and len(given) == 1 else None
         raise ConfigError(
             "torchao needs quant_type, the name of one of its config classes, and takes their "
-            'arguments as quant_type_kwargs: {"quant_type": "Int8WeightOnlyConfig", '
-            '"quant_type_kwargs": {"granularity": "PerTensor"}}'
+            f'arguments as quant_type_kwargs: "quant_type": "{name or "Int8WeightOnlyConfig"}", '
+            f'"quant_type_kwargs": {{{GRANULARITY}}}'
         )
     return build_torchao(given, arguments)
 

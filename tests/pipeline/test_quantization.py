@@ -32,6 +32,10 @@ QUANTIZED = {
 }
 SMALL = {"height": 32, "width": 32, "num_inference_steps": 2}
 TORCHAO = {"quant_method": "torchao", "quant_type": "Int8WeightOnlyConfig"}
+PER_GROUP = (
+    '"quant_type": "Int8WeightOnlyConfig", "quant_type_kwargs": '
+    '{"granularity": {"_type": "PerGroup", "_data": {"group_size": %d}}}'
+)
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +257,44 @@ def test_a_backend_without_components_takes_every_model(models: Path) -> None:
         ({"quant_method": "torchao"}, ("quant_type", "quant_type_kwargs")),
         (TORCHAO | {"quant_type": "Int8WeightOnly"}, ("Did you mean 'Int8WeightOnlyConfig'?",)),
         (TORCHAO | {"quant_type_kwargs": {"granularty": 1}}, ("Did you mean 'granularity'?",)),
-        (TORCHAO | {"quant_type_kwargs": {"group_size": 32}}, ("PerGroup(32)",)),
+        (TORCHAO | {"quant_type_kwargs": {"group_size": 64}}, (PER_GROUP % 64,)),
+        (TORCHAO | {"quant_type": {"Int8WeightOnlyConfig": {"group_size": 32}}}, (PER_GROUP % 32,)),
+        (
+            TORCHAO
+            | {"quant_type": {"_type": "Int8WeightOnlyConfig", "_data": {"group_size": 32}}},
+            (PER_GROUP % 32,),
+        ),
+        (
+            TORCHAO | {"quant_type_kwargs": {"granularity": "PerGroup"}},
+            ('"granularity": {"_type": "PerGroup"',),
+        ),
+        (TORCHAO | {"quant_type_kwargs": {"granularity": {"_type": "PerGruop"}}}, ("PerGruop",)),
+        (TORCHAO | {"quant_type_kwargs": {"version": "two"}}, ("version 'two' is no int",)),
+        (TORCHAO | {"quant_type_kwargs": {"set_inductor_config": 1}}, ("is no bool",)),
+        (TORCHAO | {"modules_to_not_convert": 5}, ("modules_to_not_convert 5", '["proj_out"]')),
+        (TORCHAO | {"modules_to_not_convert": [5]}, ('write one such as ["proj_out"]',)),
+        (TORCHAO | {"modules_to_not_convert": {}}, ('write one such as ["proj_out"]',)),
+        (
+            TORCHAO | {"quant_type": "Int8StaticActivationInt8WeightConfig"},
+            ("calibration", "use Int8DynamicActivationInt8WeightConfig"),
+        ),
+        (
+            TORCHAO | {"quant_type": {"_type": "Float8StaticActivationFloat8WeightConfig"}},
+            ("calibration", "use Float8DynamicActivationFloat8WeightConfig"),
+        ),
+        (
+            TORCHAO | {"quant_type": "Float8DynamicActivationInt4WeightConfig"},
+            ("pip install mslk", "use Int8WeightOnlyConfig"),
+        ),
+        (TORCHAO | {"quant_type": "intx_quantization_aware_training"}, ("Accepted: ",)),
+        (
+            {
+                "quant_method": "torchao",
+                "quant_type": "Float8WeightOnlyConfig",
+                "quant_type_kwargs": {"weight_dtype": "int8"},
+            },
+            ("weight_dtype 'int8'", "float8_e4m3fn"),
+        ),
         (TORCHAO | {"quant_type_kwargs": []}, ("quant_type_kwargs",)),
         (TORCHAO | {"modules_not_to_convert": []}, ("Did you mean 'modules_to_not_convert'?",)),
         (TORCHAO | {"quant_type": {"_type": "Nope", "_data": {}}}, ("Nope",)),
@@ -300,6 +341,26 @@ def test_wrong_configs_of_a_component_are_refused(
 def test_a_missing_package_is_named(models: Path, config: dict[str, Any], package: str) -> None:
     text = _refusal(models, "flux", **_native({"quant_mapping": {"transformer": config}}))
     assert f"pip install {package}" in text
+
+
+@pytest.mark.parametrize("component", ["transformer", "text_encoder"])
+def test_a_module_to_leave_out_that_is_not_there_is_refused(models: Path, component: str) -> None:
+    given = TORCHAO | {"modules_to_not_convert": ["proj_uot", "final_layer_nrm"]}
+    text = _refusal(models, "flux", {"quant_mapping": {component: given}})
+    assert text.startswith(f"component '{component}': modules_to_not_convert 'proj_uot' names no ")
+    assert "Remove it, or name one such as '" in text
+    if component == "transformer":
+        assert "Did you mean 'proj_out'?" in text
+
+
+def test_components_that_share_a_config_need_a_module_only_in_one(models: Path) -> None:
+    given = {
+        "quant_backend": "torchao",
+        "quant_kwargs": {"quant_type": TORCHAO["quant_type"], "modules_to_not_convert": "proj_out"},
+        "components_to_quantize": ["transformer", "text_encoder"],
+    }
+    pipeline = _load(models, "flux", given).pipeline
+    assert not is_quantized("weight", pipeline.transformer.proj_out.weight)
 
 
 def test_what_is_no_model_is_refused(models: Path) -> None:
