@@ -206,12 +206,6 @@ CASES = (
         _set("pipeline_class", "OnnxStableDiffusionPipeline"),
         ("not installed: onnx", "pip install onnxruntime"),
     ),
-    ConfigCase(
-        "components-of-another-class",
-        lambda entry, model: None,
-        ("does not load", "transformer"),
-        options=("--pipeline-class", "SanaPipeline"),
-    ),
     ConfigCase("weights-missing", _delete(UNET), ("does not load", "unet")),
     ConfigCase("weights-cut", _cut(UNET), ("does not load", "unet"), served=True),
     ConfigCase("weights-no-safetensors", _write(UNET, b"PK" + bytes(99)), ("load", "unet")),
