@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from triton_diffusers.attention_probe import NATIVE, Probe, Tolerance
+from triton_diffusers.attention_probe import NATIVE, Probe, Tolerance, takes_backend
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.denoisers import denoisers
-from triton_diffusers.errors import ConfigError, unknown
+from triton_diffusers.errors import ConfigError, near_miss
 from triton_diffusers.signature import Signature
 
 AUTO = "auto"
@@ -134,6 +134,20 @@ REFUSED: Mapping[str, str] = {
 }
 """Names of vLLM-Omni's own engine that are none of its diffusers backend."""
 
+ELSEWHERE: Mapping[str, str] = {
+    "sdpa": NATIVE,
+    "torch": NATIVE,
+    "pytorch": NATIVE,
+    "math": "_native_math",
+    "cudnn": "_native_cudnn",
+    "mem_efficient": "_native_efficient",
+    "flash_attention": "FLASH_ATTN",
+    "flash_attention_2": "FLASH_ATTN_HUB",
+    "flash_attention_3": "FLASH_ATTN_3_HUB",
+    "sage_attention": "SAGE_ATTN",
+}
+"""What others call attention that has another name here."""
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -156,8 +170,25 @@ class AttentionChoice:
 
 
 def check_attention(config: ServeConfig) -> None:
-    """Raise ConfigError for a name that is refused or unknown, with the near miss."""
+    """Raise ConfigError for a name that is refused or unknown, and a fallback without effect."""
     chain(config.attention_backend, "cpu")
+    if config.attention_fallback == "error" and _is_native(config):
+        raise ConfigError(
+            "parameter 'attention_fallback' error has no effect with attention_backend native, "
+            "which has nothing to fall back from; remove it, or name a backend"
+        )
+
+
+def check_environment() -> None:
+    """Raise ConfigError for a backend in the environment with which diffusers does not import."""
+    given = os.environ.get(ENVIRONMENT, NATIVE)
+    if given not in BACKENDS:
+        close = given.lower() if given.lower() in BACKENDS else None
+        hint = f" Did you mean '{close}'?" if close else near_miss(given.lower(), BACKENDS)
+        raise ConfigError(
+            f"environment variable {ENVIRONMENT} '{given}' is no attention backend of diffusers."
+            f"{hint or ' Accepted: ' + ', '.join(BACKENDS) + '.'} Correct it, or unset it."
+        )
 
 
 def chain(given: str, platform: str) -> tuple[str, ...]:
@@ -176,10 +207,23 @@ def chain(given: str, platform: str) -> tuple[str, ...]:
             continue
         chains = next((c for n, c in CHAINS.items() if n.upper() == name.upper()), None)
         if chains is None:
-            text = unknown("attention_backend", name, "diffusers", (*CHAINS, *BACKENDS))
-            raise ConfigError(text)
+            raise ConfigError(_unknown(name))
         found += chains.get(platform, chains[""])
     return tuple(dict.fromkeys(found))
+
+
+def _unknown(name: str) -> str:
+    """Word the refusal of a name: the one that is near, else all of them."""
+    known = {n.lower(): n for n in (*CHAINS, *BACKENDS)}
+    close = near_miss(name.lower(), (*known, *ELSEWHERE))
+    meant = close.removeprefix(" Did you mean '").removesuffix("'?")
+    if close:
+        named = ELSEWHERE.get(meant) or known[meant]
+        return f"attention_backend '{name}' is not an attention backend. Did you mean '{named}'?"
+    return (
+        f"attention_backend '{name}' is not an attention backend; names of diffusers: "
+        f"{', '.join(BACKENDS)}; or {', '.join(CHAINS)}, which stand for several"
+    )
 
 
 def choose_attention(
@@ -194,8 +238,8 @@ def choose_attention(
     `native` alone changes nothing. Where no backend works a denoiser keeps PyTorch's attention,
     with a warning; ConfigError instead where `attention_fallback` is error.
     """
-    if config.attention_backend.strip().lower() == NATIVE:
-        return _left_alone()
+    if _is_native(config):
+        return _left_alone(pipeline)
     found = denoisers(pipeline)
     attempts: list[Attempt] = []
     notes: list[str] = []
@@ -243,15 +287,25 @@ def platform_of(device: str) -> str:
     return kind
 
 
-def _left_alone() -> AttentionChoice:
+def _is_native(config: ServeConfig) -> bool:
+    return config.attention_backend.strip().lower() == NATIVE
+
+
+def _left_alone(pipeline: Any) -> AttentionChoice:
+    """Change nothing; tell of the backend that diffusers takes from the environment, and where."""
     given = os.environ.get(ENVIRONMENT, NATIVE)
     if given == NATIVE:
         return AttentionChoice()
+    found = denoisers(pipeline)
+    active = {name: given for name, denoiser in found.items() if takes_backend(denoiser)}
+    if not active:
+        text = f"{ENVIRONMENT} '{given}' has no effect: no attention layers here take a backend"
+        return AttentionChoice(warnings=(text,))
     text = (
-        f"{ENVIRONMENT} is set, so diffusers uses '{given}' untried; set attention_backend to "
-        f"'{given}' to have it tried, or to TORCH_SDPA for PyTorch's own"
+        f"{ENVIRONMENT} is set, so diffusers uses '{given}' untried for {', '.join(active)}; set "
+        f"attention_backend to '{given}' to have it tried, or to TORCH_SDPA for PyTorch's own"
     )
-    return AttentionChoice(given, warnings=(text,))
+    return AttentionChoice(_told(found, active), warnings=(text,))
 
 
 def _fall_back(config: ServeConfig, lost: list[str], attempts: list[Attempt]) -> str:

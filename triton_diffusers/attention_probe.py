@@ -61,7 +61,7 @@ class Probe:
 
     def why_none(self, name: str) -> str | None:
         """Return why no backend can be tried on a denoiser, or None."""
-        if not _processors(self._denoisers[name]):
+        if not takes_backend(self._denoisers[name]):
             return _takes_none(self._denoisers[name])
         if self._captured().get(name):
             return None
@@ -90,7 +90,7 @@ class Probe:
     def set_native(self, names: list[str]) -> None:
         """Give denoisers native attention, whatever the environment says."""
         for name in names:
-            if _processors(self._denoisers[name]):
+            if takes_backend(self._denoisers[name]):
                 with collected([]):
                     _set_backend(self._denoisers[name], NATIVE)
 
@@ -156,6 +156,11 @@ def _processors(denoiser: Any) -> list[Any]:
     found = [layer.processor for layer in _attention_layers(denoiser)]
     can_set = hasattr(denoiser, "set_attention_backend")
     return [p for p in found if can_set and hasattr(p, "_attention_backend")]
+
+
+def takes_backend(denoiser: Any) -> bool:
+    """Tell whether any attention layer of a denoiser takes another backend than PyTorch's own."""
+    return bool(_processors(denoiser))
 
 
 def _takes_none(denoiser: Any) -> str:

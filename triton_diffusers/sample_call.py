@@ -2,6 +2,7 @@
 """A made-up minimal call of any pipeline, from its signature alone: for probing and warm-up."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,7 +14,7 @@ from triton_diffusers import values
 from triton_diffusers.arrays import Array
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import MEDIA, Kind, is_reserved, reserved_hint
-from triton_diffusers.errors import ConfigError, RequestError, unknown
+from triton_diffusers.errors import ConfigError, RequestError, one_line, unknown
 from triton_diffusers.signature import Parameter, Signature
 
 T = TypeVar("T")
@@ -34,6 +35,8 @@ SMALL: Mapping[str, Any] = {
     "processing_resolution": 0,  # that of the picture
     **dict.fromkeys(SECONDS, 1.0),
 }
+SAME_FAILURES, SAME_SIDES = 6, 3
+"""How often one and the same exception is met, and at how many sizes, before no more are tried."""
 BINNING = "use_resolution_binning"
 """Pipelines with it enlarge small sizes to those that they were trained on."""
 NEEDED = re.compile(
@@ -101,9 +104,11 @@ def first_that_works(
     """Call `call` with one made-up call after the other until one raises nothing.
 
     small: whether small sizes will do; else the pipeline's own hold where no override says more.
-    Raises the exception of the one that was most like a usual call.
+    Raises the exception of the one that was most like a usual call, sooner where the same one is
+    met again and again: neither size nor media matter to it, and each try may run a text encoder.
     """
     failed: Exception | None = None
+    met: defaultdict[str, list[int | None]] = defaultdict(list)
     for sample in samples(signature, small):
         try:
             return call(sample_kwargs(signature, call_kwargs, overrides, sample))
@@ -112,6 +117,10 @@ def first_that_works(
         except Exception as error:
             is_usual = sample.copies == 1 and sample.media <= Media.NEEDED
             failed = error if is_usual or failed is None else failed
+            sides = met[one_line(error)]
+            sides.append(sample.side)
+            if len(sides) >= SAME_FAILURES and len(set(sides)) >= SAME_SIDES:
+                break
     raise failed or RuntimeError("there is no call to make")
 
 

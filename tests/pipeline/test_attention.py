@@ -7,6 +7,7 @@ import inspect
 import typing
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from diffusers.models.attention_dispatch import AttentionBackendName
 from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
 
 from tests.tiny import TINY, save
-from triton_diffusers.attention import BACKENDS, NATIVE, choose_attention
+from triton_diffusers.attention import BACKENDS, ENVIRONMENT, NATIVE, choose_attention
 from triton_diffusers.attention_inputs import capture_inputs
 from triton_diffusers.call import read_call
 from triton_diffusers.config import ServeConfig
@@ -195,12 +196,12 @@ def test_on_nvidia_every_link_of_the_chain_is_tried(
     assert [a["backend"] for a in attempts] == list(attention.chain("FLASH_ATTN", "cuda")[:-1])
     for attempt in attempts:
         package = BACKENDS[attempt["backend"]].package
-        assert attempt["denoiser"] is None
+        assert "denoiser" not in attempt
         assert attempt["reason"] == f"package {package} is not installed"
     assert loaded.facts["attention_backend"] == "_native_flash"
     masked = _load(models, "qwen-image", "auto")
     assert masked.facts["attention_backend"] == NATIVE
-    assert [a["denoiser"] for a in masked.facts["attention_attempts"]] == [
+    assert [a.get("denoiser") for a in masked.facts["attention_attempts"]] == [
         *([None] * len(attempts)),
         "transformer",
     ]
@@ -219,6 +220,30 @@ def test_the_environments_backend_is_not_what_others_are_held_against(
     assert loaded.facts["attention_backend"] == "flex"
     assert _used(fallen) == {"transformer": {NATIVE}}
     assert fallen.pipeline.transformer.attn_processors.popitem()[1]._attention_backend == NATIVE
+
+
+def test_native_tells_of_the_environments_backend_where_layers_take_one(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENVIRONMENT, "flash")
+    taking = _load(models, "wan22-t2v", NATIVE)
+    assert taking.facts["attention_backend"] == "flash"
+    (warning,) = taking.warnings
+    assert "uses 'flash' untried for transformer, transformer_2; " in warning
+    assert "TORCH_SDPA" in warning
+    none = _load(models, "stable-diffusion", NATIVE)
+    assert none.facts["attention_backend"] == NATIVE
+    assert none.warnings == (
+        "DIFFUSERS_ATTN_BACKEND 'flash' has no effect: no attention layers here take a backend",
+    )
+    both = SimpleNamespace(
+        components={
+            "transformer": taking.pipeline.transformer,
+            "unet": none.pipeline.unet,
+        }
+    )
+    choice = choose_attention(both, ServeConfig(model="m"), taking.signature, {}, "cpu")
+    assert choice.active == {"transformer": "flash", "unet": NATIVE}
 
 
 def test_a_backend_that_ignores_masks_is_refused(

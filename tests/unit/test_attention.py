@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from triton_diffusers.attention import (
     AUTO,
     BACKENDS,
     CHAINS,
+    ELSEWHERE,
     ENVIRONMENT,
     NATIVE,
     REFUSED,
     Backend,
     chain,
     check_attention,
+    check_environment,
     choose_attention,
     platform_of,
 )
@@ -58,10 +62,57 @@ def test_names_of_no_use_are_refused_with_what_to_choose(name: str) -> None:
 
 
 def test_an_unknown_name_gets_its_near_miss() -> None:
-    with pytest.raises(ConfigError, match=r"'FLASH_ATN'.*Did you mean 'FLASH_ATTN'\?.*SAGE_ATTN"):
-        check_attention(_config("FLASH_ATN"))
-    with pytest.raises(ConfigError, match=r"'' is not known"):
-        check_attention(_config("flash,,sage"))
+    for given, meant in (("FLASH_ATN", "FLASH_ATTN"), ("xformer", "xformers"), ("SDPA", "native")):
+        with pytest.raises(ConfigError) as refused:
+            check_attention(_config(given))
+        assert str(refused.value) == (
+            f"attention_backend '{given}' is not an attention backend. Did you mean '{meant}'?"
+        )
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_names_that_others_use_lead_to_ours(name: str) -> None:
+    assert chain(ELSEWHERE[name], "cuda")
+    with pytest.raises(ConfigError, match=f"Did you mean '{ELSEWHERE[name]}'"):
+        check_attention(_config(name))
+
+
+@pytest.mark.parametrize("given", ["flash,,sage", "qqq"])
+def test_a_name_like_none_gets_all_of_them(given: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_attention(_config(given))
+    text = str(refused.value)
+    assert "is not an attention backend; names of diffusers: native, " in text
+    assert "; or auto, FLASH_ATTN, " in text
+
+
+@pytest.mark.parametrize("name", [NATIVE, " Native "])
+def test_a_fallback_without_effect_is_refused(name: str) -> None:
+    config = ServeConfig(model="m", attention_backend=name, attention_fallback="error")
+    with pytest.raises(ConfigError, match="'attention_fallback' error has no effect"):
+        check_attention(config)
+    check_attention(replace(config, attention_backend="TORCH_SDPA"))
+    check_attention(replace(config, attention_fallback="native"))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("banana", "Accepted: native, "),
+        ("", "Accepted: native, "),
+        ("FLASH", r"Did you mean 'flash'\?"),
+        ("flahs", r"Did you mean 'flash'\?"),
+    ],
+)
+def test_the_environment_is_checked(monkeypatch: pytest.MonkeyPatch, given: str, says: str) -> None:
+    monkeypatch.setenv(ENVIRONMENT, given)
+    with pytest.raises(ConfigError, match=f"DIFFUSERS_ATTN_BACKEND '{given}' is no .*{says}"):
+        check_environment()
+    for fine in BACKENDS:
+        monkeypatch.setenv(ENVIRONMENT, fine)
+        check_environment()
+    monkeypatch.delenv(ENVIRONMENT)
+    check_environment()
 
 
 def test_flash_on_nvidia_is_three_then_two_each_from_the_hub_first() -> None:
@@ -105,17 +156,11 @@ def test_kernels_of_the_hub_are_left_out_offline() -> None:
     assert "HF_HUB_OFFLINE is set" in reason
 
 
-def test_native_touches_nothing_and_tells_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_native_touches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     signature = Signature("P", {}, frozenset(), {})
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     choice = choose_attention(object(), _config("native"), signature, {}, "cpu")
     assert (choice.active, choice.attempts, choice.warnings) == (NATIVE, (), ())
-    monkeypatch.setenv(ENVIRONMENT, "flash")
-    choice = choose_attention(object(), _config("native"), signature, {}, "cpu")
-    assert choice.active == "flash"
-    assert "TORCH_SDPA" in choice.warnings[0]
 
 
 def test_a_cpu_is_its_own_platform() -> None:

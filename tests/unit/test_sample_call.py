@@ -112,3 +112,19 @@ def test_the_error_is_that_of_the_most_usual_call() -> None:
 
     with pytest.raises(ValueError, match="one"):
         first_that_works(PICTURES, {}, None, call)
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_call_that_fails_the_same_way_again_and_again_ends_the_search(is_same: bool) -> None:
+    calls: list[dict[str, Any]] = []
+
+    def call(kwargs: dict[str, Any]) -> None:
+        calls.append(kwargs)
+        raise IndexError("index out of range" if is_same else f"call {len(calls)}")
+
+    with pytest.raises(IndexError):
+        first_that_works(PICTURES, {}, None, call)
+    every = len(list(samples(PICTURES)))
+    levels = every // len(SIDES)
+    assert every > 10
+    assert len(calls) == (max(6, 2 * levels + 1) if is_same else every)
