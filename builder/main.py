@@ -4,6 +4,7 @@
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -16,6 +17,38 @@ from triton_diffusers.errors import ConfigError, near_miss, one_line
 from triton_diffusers.option_text import option_type, option_types, read_option
 from triton_diffusers.unsupported import refusal
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "weights": (
+        *("pipeline_class", "revision", "subfolder", "variant", "use_safetensors"),
+        *("custom_pipeline", "trust_remote_code", "dtype", "quantization_config", "lora"),
+        "diffusers_load_kwargs",
+    ),
+    "memory": (
+        *("device", "device_map", "enable_cpu_offload", "enable_group_offload"),
+        *("enable_layerwise_offload", "layerwise_casting", "vae_use_slicing", "vae_use_tiling"),
+    ),
+    "speed": (
+        *("attention_backend", "attention_fallback", "torch_compile", "channels_last"),
+        *("warmup", "cpu_threads"),
+    ),
+    "defaults of calls": (
+        *("diffusers_call_kwargs", "scheduler", "flow_shift", "boundary_ratio"),
+        "generator_device",
+    ),
+    "limits": (
+        *("max_queue", "max_steps", "max_pixels", "max_frames", "max_outputs"),
+        *("max_prompt_chars", "max_input_pixels", "max_input_pixels_in_all", "max_input_bytes"),
+        "max_audio_s",
+    ),
+}
+"""Heading in the help of add-model -> its load-time options."""
+OTHER_NAMES = {
+    "dtype": {
+        **{"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"},
+        **{"float": "float32", "torch.bfloat16": "bfloat16", "torch.float16": "float16"},
+    }
+}
+"""Option -> what is typed elsewhere -> the choice that is meant."""
 ABOUT = """\
 Serve any Hugging Face diffusers pipeline on NVIDIA Triton.
 
@@ -23,6 +56,9 @@ Serve any Hugging Face diffusers pipeline on NVIDIA Triton.
   builder serve qwen-image                 start tritonserver with it
   builder generate qwen-image --prompt "a lighthouse at dusk" --output lighthouse.png
 """
+EPILOGS = {
+    "add-model": "\n\nWhat each load-time option does, needs and how it fails: docs/load-options.md"
+}
 WRITTEN_BY_US = ("model", "diffusers_version")
 DEBUG = "BUILDER_DEBUG"
 
@@ -36,6 +72,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with 2."""
+        lacking = re.fullmatch(r"argument (--\S+): expected one argument", message)
+        if lacking and lacking[1] in self._option_string_actions:
+            wanted = str(self._option_string_actions[lacking[1]].metavar or "TEXT")
+            listed = f"one of {wanted.replace('|', ', ')}" if "|" in wanted else wanted
+            message = f"{lacking[1]} needs a value: {listed}"
         self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
@@ -72,11 +113,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     inputs: list[str] = []
     if command == "generate":
         argv, inputs = _split_inputs(argv, commands[command])
+    elif command is not None:
+        _refuse_values_of_flags(argv, commands[command])
     args, rest = parser.parse_known_args([_dashed(word) for word in argv])
     if command is None:
         parser.print_help()
         parser.exit(2)
-    _place_rest(args, rest, commands[command])
+    typed = {_dashed(word): word for word in argv}
+    _place_rest(args, [typed.get(word, word) for word in rest], commands[command])
     args.triton_options, args.inputs = triton_options, inputs
     if triton_options and command != "serve":
         parser.error("options after -- are for builder serve")
@@ -94,7 +138,10 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
         about, _, example = (add.__doc__ or "").partition("\n\n")
         example = "\n".join(line.strip() for line in example.splitlines()).strip()
         commands[name] = group.add_parser(
-            name, help=about, description=about, epilog=f"example:\n  {example}"
+            name,
+            help=about,
+            description=about,
+            epilog=f"example:\n  {example}" + EPILOGS.get(name, ""),
         )
         add(commands[name])
     return parser, commands
@@ -106,7 +153,9 @@ def _add_model(parser: Parser) -> None:
     builder add-model Qwen/Qwen-Image --dtype bfloat16 --vae-use-tiling
     """
     _common(parser, "add_model")
-    parser.add_argument("model", metavar="MODEL", help="hub id, or folder with model_index.json")
+    parser.usage = "builder add-model MODEL [options]"
+    about = "hub id, folder with model_index.json, or checkpoint file"
+    parser.add_argument("model", metavar="MODEL", help=about)
     parser.add_argument("--name", help="default: the last part of MODEL in lower case")
     parser.add_argument(
         "--instances", type=_count, default=1, metavar="N", help="copies per device"
@@ -117,10 +166,11 @@ def _add_model(parser: Parser) -> None:
     parser.add_argument("--decoupled", action="store_true", help="stream progress (gRPC streams)")
     parser.add_argument("--force", action="store_true", help="replace an entry; keeps other files")
     parser.add_argument("--dry-run", action="store_true", help="print the files, write nothing")
-    load = parser.add_argument_group("load-time options (the entry's parameters)")
-    for option in options():
-        if option.name not in WRITTEN_BY_US:
-            _add_option(load, option)
+    by_name = {option.name: option for option in options()}
+    for heading, names in GROUPS.items():
+        group = parser.add_argument_group(f"load-time options: {heading}")
+        for name in names:
+            _add_option(group, by_name[name])
 
 
 def _inspect(parser: Parser) -> None:
@@ -132,6 +182,7 @@ def _inspect(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL|NAME", help="hub id, folder or name of an entry")
     parser.add_argument("--pipeline-class", default=None, help="instead of model_index.json's")
     parser.add_argument("--revision", default=None, help="branch, tag or commit of a hub model")
+    parser.add_argument("--subfolder", default=None, help="folder inside that holds the pipeline")
 
 
 def _check(parser: Parser) -> None:
@@ -228,9 +279,20 @@ def _reader(option: Any) -> Callable[[str], Any]:
         try:
             return read_option(option, text)
         except ConfigError as error:
-            raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from None
+            told = str(error).partition(": ")[2] or str(error)
+            raise argparse.ArgumentTypeError(told + _meant(option, text)) from None
 
     return read
+
+
+def _meant(option: Any, text: str) -> str:
+    """Return " Did you mean 'x'?" for a misspelt choice, or one that has another name elsewhere."""
+    choices = option.metadata["choices"]
+    other = OTHER_NAMES.get(option.name, {}).get(text.lower())
+    if not choices or text.lstrip().startswith("{"):
+        return ""
+    close = f" Did you mean '{other}'?" if other else near_miss(text, choices)
+    return f".{close}" if close else ""
 
 
 def _count(text: str) -> int:
@@ -278,6 +340,19 @@ def _split_inputs(argv: list[str], parser: Parser) -> tuple[list[str], list[str]
         else:
             inputs.append(word if "=" in word else f"{word}={next(words, 'true')}")
     return own, inputs
+
+
+def _refuse_values_of_flags(argv: Sequence[str], parser: Parser) -> None:
+    """Refuse `--flag true`: the value would be taken for the model's name, or be unknown."""
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        name, equals, value = _dashed(word).partition("=")
+        action = parser._option_string_actions.get(name)
+        given = value if equals else following
+        if action is None or action.nargs != 0 or given.lower() not in ("true", "false"):
+            continue
+        off = f"--no-{name[2:]}"
+        hint = "leave it out" if off not in parser._option_string_actions else f"give {off}"
+        parser.error(f"{name} takes no value: give it alone, or for false {hint}")
 
 
 def _place_rest(args: argparse.Namespace, rest: list[str], parser: Parser) -> None:

@@ -9,16 +9,19 @@ MAX_DEPTH = 32
 LARGEST_INTEGER = 2**63
 
 
-def read_json_object(text: str) -> dict[str, Any]:
+EXAMPLE = '{"a": 1}'
+
+
+def read_json_object(text: str, example: str = EXAMPLE) -> dict[str, Any]:
     """Read one JSON object. Raises ValueError as `read_json`, and for any other JSON."""
-    value = read_json(text)
+    value = read_json(text, example)
     if not isinstance(value, dict):
-        raise ValueError(f'expected a JSON object such as {{"a": 1}}, got {text[:80]!r}')
+        raise ValueError(f"expected a JSON object such as {example}, got {text[:80]!r}")
     return value
 
 
-def read_json(text: str) -> Any:
-    """Read one JSON value.
+def read_json(text: str, example: str = EXAMPLE) -> Any:
+    """Read one JSON value. example: what the message for malformed JSON shows.
 
     Raises ValueError, saying what to write, for malformed JSON, NaN and infinity, numbers that no
     tensor could hold, a name that stands twice in an object, and nesting deeper than `MAX_DEPTH`.
@@ -26,8 +29,9 @@ def read_json(text: str) -> Any:
     try:
         value = json.loads(text, parse_constant=_refuse, object_pairs_hook=_read_pairs)
     except (json.JSONDecodeError, RecursionError) as error:
+        kind = "list" if example.startswith("[") else "object"
         raise ValueError(
-            f'malformed JSON ({error}); write a JSON object such as {{"a": 1}}'
+            f"malformed JSON ({error}) in {text[:80]!r}; write a JSON {kind} such as {example}"
         ) from None
     _check(value, 0)
     return value

@@ -40,7 +40,9 @@ def read_option(option: Option, text: str) -> Any:
     kinds = option_types(option)
     try:
         if len(kinds) > 1 and text.lstrip()[:1] in ("{", "["):
-            return _read_json(kinds[1:], text)
+            return _read_json(kinds[1:], text, EXAMPLES[option.name])
+        if kinds[0] is dict:
+            return read_json_object(text, EXAMPLES[option.name])
         value = READ[kinds[0]](text)
     except ValueError as error:
         raise ConfigError(f"parameter '{option.name}': {error}") from None
@@ -84,11 +86,11 @@ def _read_bool(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _read_json(kinds: tuple[type, ...], text: str) -> Any:
-    value = read_json(text)
+def _read_json(kinds: tuple[type, ...], text: str, example: str) -> Any:
+    value = read_json(text, example)
     if not isinstance(value, kinds):
         wanted = " or ".join(JSON_TYPES[kind] for kind in kinds)
-        raise ValueError(f"expected a JSON {wanted}, got {text[:80]!r}")
+        raise ValueError(f"expected a JSON {wanted} such as {example}, got {text[:80]!r}")
     return value
 
 
@@ -110,8 +112,18 @@ READ: dict[type, Any] = {
     bool: _read_bool,
     int: _read_number(int, "an integer"),
     float: _read_number(float, "a number"),
-    dict: read_json_object,
 }
+
+EXAMPLES = {
+    "dtype": '{"default": "bfloat16", "vae": "float32"}',
+    "diffusers_load_kwargs": '{"low_cpu_mem_usage": true}',
+    "diffusers_call_kwargs": '{"num_inference_steps": 20}',
+    "scheduler": '{"class": "UniPCMultistepScheduler", "flow_shift": 5.0}',
+    "lora": '[{"path": "style.safetensors", "scale": 0.8}]',
+    "quantization_config": '{"method": "int8"}',
+    "warmup": '[{"width": 512, "height": 512}]',
+}
+"""Option that takes JSON -> what an error shows."""
 
 
 def write_option(value: Any) -> str:

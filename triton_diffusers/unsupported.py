@@ -2,9 +2,9 @@
 """Options of comparable servers that are not served: refused by name, with the reason."""
 
 ONE_PROCESS = (
-    "one instance runs in one process on one device; for more throughput give the entry more "
-    "instances or GPUs (builder add-model --gpus 0,1), for a model that does not fit "
-    "device_map balanced or an offload option"
+    "one instance runs in one process, on one device; for more throughput, give the entry more "
+    "instances or GPUs (builder add-model --gpus 0,1); for a model that does not fit, set "
+    "'device_map' to 'balanced', or use an offload option"
 )
 LATER = "it is not part of this version; remove it"
 EAGER = "pipelines run eagerly unless torch_compile says otherwise; remove it"

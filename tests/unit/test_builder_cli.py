@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: exit codes, near misses, options generated from ServeConfig, quick help."""
 
+import json
 import resource
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 from builder import main as builder
 from triton_diffusers.config import options
-from triton_diffusers.option_text import option_type
+from triton_diffusers.option_text import EXAMPLES, option_type, option_types, read_option
 
 COMMANDS = ("add-model", "inspect", "check", "list", "remove", "serve", "generate")
 LOAD_OPTIONS = [o for o in options() if o.name not in builder.WRITTEN_BY_US]
@@ -52,6 +53,35 @@ def test_diffusers_version_is_no_option(capsys):
     )
 
 
+def test_each_load_option_stands_in_one_group_of_the_help():
+    grouped = [name for names in builder.GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(option.name for option in LOAD_OPTIONS)
+
+
+def test_other_names_mean_choices():
+    by_name = {option.name: option for option in LOAD_OPTIONS}
+    for name, meant in builder.OTHER_NAMES.items():
+        assert set(meant.values()) <= set(by_name[name].metadata["choices"])
+
+
+def test_examples_of_json_are_read():
+    takes_json = {o.name: o for o in LOAD_OPTIONS if {dict, list} & set(option_types(o))}
+    assert EXAMPLES.keys() == takes_json.keys()
+    for name, text in EXAMPLES.items():
+        assert read_option(takes_json[name], text) == json.loads(text)
+
+
+def test_help_of_add_model_is_in_groups(capsys):
+    with pytest.raises(SystemExit):
+        builder.main(["add-model", "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("usage: builder add-model MODEL [options]\n")
+    for heading in builder.GROUPS:
+        assert f"load-time options: {heading}" in text
+    assert "docs/load-options.md" in text
+    assert "or checkpoint file" in " ".join(text.split())
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_each_command_has_an_example(command, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -85,6 +115,26 @@ def test_help_of_add_model_lists_every_option(capsys):
         (["add-model", "m", "--vae-use-tilin"], "Did you mean '--vae-use-tiling'?"),
         (["add-model", "m", "--vae-use"], "unknown option '--vae-use'"),
         (["add-model", "m", "--dtype", "bf16"], "not one of auto, bfloat16"),
+        (["add-model", "m", "--dtype", "bf16"], "Did you mean 'bfloat16'?"),
+        (["add-model", "m", "--dtype", "fp16"], "Did you mean 'float16'?"),
+        (["add-model", "m", "--dtype", "FP32"], "Did you mean 'float32'?"),
+        (["add-model", "m", "--torch-compile", "regoinal"], "Did you mean 'regional'?"),
+        (["add-model", "m", "--dtype"], "needs a value: one of auto, bfloat16, float16, float32"),
+        (["add-model", "m", "--torch-compile"], "one of off, regional, full (see"),
+        (["add-model", "m", "--revision"], "--revision needs a value: TEXT"),
+        (["add-model", "m", "--enable-cpu-offload", "true"], "--enable-cpu-offload takes no value"),
+        (["add-model", "--vae_use_tiling", "false", "m"], "--vae-use-tiling takes no value"),
+        (["add-model", "m", "--vae-use-tiling=True"], "--vae-use-tiling takes no value"),
+        (["add-model", "m", "--use-safetensors", "false"], "for false give --no-use-safetensors"),
+        (["serve", "m", "--verbose", "true"], "--verbose takes no value"),
+        (["add-model", "m", "--diffusers-call-kwargs", "{a:1}"], "in '{a:1}'; write a JSON object"),
+        (["add-model", "m", "--scheduler", "{a:1}"], '{"class": "UniPCMultistepScheduler"'),
+        (["add-model", "m", "--lora", "{a:1}"], 'a JSON list such as [{"path":'),
+        (
+            ["add-model", "m", "--tensor_parallel_size", "2"],
+            "'tensor_parallel_size' is not supported",
+        ),
+        (["add-model", "m", "--tensor-parallel-size=2"], "one process, on one device; for more"),
         (["add-model", "m", "--max-queue", "0"], "below 1"),
         (["add-model", "m", "--boundary-ratio", "9"], "above 1"),
         (["add-model", "m", "--device", "gpu"], "'gpu' is not cpu, cuda, cuda:N"),
