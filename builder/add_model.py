@@ -6,16 +6,20 @@ import shlex
 from pathlib import Path
 
 from builder import models, repository
-from builder.check import check_config
-from builder.console import say, warn
+from builder.check import check_alone, check_config
+from builder.console import busy, say, warn
 from builder.entry import MODEL_PY, Entry, parse_config, read_parameters, render_config
 from triton_diffusers.config import ServeConfig, options
 from triton_diffusers.contract import MEDIA
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.signature import Signature, entry_inputs, entry_outputs, read_signature
 
-PATH_OPTIONS = {"custom_pipeline", "lora"}
-"""Options whose values name files: typed relative to where the operator is."""
+PATH_OPTIONS: dict[str, tuple[str, ...]] = {
+    "custom_pipeline": (),
+    "lora": ("path",),
+    "diffusers_load_kwargs": ("config",),
+}
+"""Options whose values name files, typed relative to where the operator is -> keys inside."""
 SUFFIXES = {"video": "mp4", "audio": "wav"}
 
 
@@ -52,9 +56,12 @@ def build_entry(args: argparse.Namespace, name: str, folder: Path) -> tuple[Entr
             "GPUs start the server with CUDA_VISIBLE_DEVICES)"
         )
     lifted = config.lifted()
+    check_alone(lifted)
     cls = models.find_class(lifted, folder)
     signature = read_signature(cls)
-    for note in check_config(lifted, cls, folder):
+    with busy("checking the options"):
+        notes = config.given_twice() + check_config(lifted, cls, folder)
+    for note in notes:
         warn(note)
     entry = Entry(
         name=name,
@@ -73,8 +80,8 @@ def _read_options(args: argparse.Namespace, folder: Path) -> ServeConfig:
     """Build the config from the options that were given; the rest keep their defaults."""
     given = {o.name: getattr(args, o.name) for o in options() if hasattr(args, o.name)}
     given["model"] = models.model_parameter(args.model, folder)
-    for name in PATH_OPTIONS & given.keys():
-        given[name] = models.with_paths(given[name], folder)
+    for name in PATH_OPTIONS.keys() & given.keys():
+        given[name] = models.with_paths(given[name], folder, PATH_OPTIONS[name])
     given["diffusers_version"] = models.diffusers_version()
     return ServeConfig(**given)
 
@@ -90,9 +97,10 @@ def _warn_of_dropped(folder: Path, entry: Entry, args: argparse.Namespace) -> No
     if old.model_transaction_policy.decoupled and not entry.decoupled:
         dropped.append("decoupled")
     if dropped:
+        them = "it" if len(dropped) == 1 else "them"
         warn(
-            f"the entry that is replaced also set {', '.join(dropped)}: give them again to keep "
-            "them"
+            f"the entry that is replaced also set {', '.join(dropped)}: give {them} again to keep "
+            f"{them}"
         )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import models, repository
-from builder.console import say, warn
+from builder.console import busy, say, warn
 from builder.entry import parse_config, read_parameters
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError
@@ -23,9 +23,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_named(folder: Path, name: str) -> int:
     try:
-        summary, notes = check_entry_folder(repository.find_entry(folder, name))
+        with busy(f"checking {name}"):
+            summary, notes = check_entry_folder(repository.find_entry(folder, name))
     except ConfigError as error:
-        say(f"FAIL  {name}: {' '.join(str(error).split())}")
+        for problem in error.args:
+            say(f"FAIL  {name}: {' '.join(problem.split())}")
         return 1
     for note in notes:
         warn(f"{name}: {note}")
@@ -34,31 +36,95 @@ def _check_named(folder: Path, name: str) -> int:
 
 
 def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
-    """Return what an entry serves, and warnings. Raises ConfigError for what stops it loading."""
+    """Return what an entry serves, and warnings.
+
+    Raises ConfigError for what stops it loading, with one argument for each wrong parameter.
+    """
     from triton_diffusers import entry_check
+    from triton_diffusers.warmup import tried_options
 
     where = str(folder / repository.CONFIG)
     message = parse_config(repository.read_config_text(folder), where)
     _check_triton_part(message, folder)
-    config = ServeConfig.from_parameters(read_parameters(message)).lifted()
+    written = _read_config(read_parameters(message))
+    config = written.lifted()
+    check_alone(config)
     cls = models.find_class(config, folder)
     problems = entry_check.check_entry(_as_dict(message), config, cls)
     if problems:
         raise ConfigError(" ".join(problems))
-    notes = check_config(config, cls, folder)
+    notes = written.given_twice() + check_config(config, cls, folder) + _lacks_gpu(config)
     installed = models.diffusers_version()
     if config.diffusers_version not in (None, installed):
         notes.append(f"written for diffusers {config.diffusers_version}; {installed} fits too")
-    return f"{cls.__name__}, {config.model}", notes
+    tried = tried_options(config)
+    told = f" (tried at load: {', '.join(tried)})" if tried else ""
+    return f"{cls.__name__}, {config.model}{told}", notes
+
+
+def _read_config(parameters: dict[str, str]) -> ServeConfig:
+    """Read an entry's parameters. Raises ConfigError with one argument for each wrong one."""
+    problems = []
+    for name, text in parameters.items():
+        try:
+            ServeConfig.from_parameters({"model": "any", name: text})
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError(*problems)
+    return ServeConfig.from_parameters(parameters)
+
+
+def check_alone(config: ServeConfig) -> None:
+    """Raise ConfigError for options that are wrong whatever the pipeline is; imports no diffusers.
+
+    `check_config` would find the same, some seconds later.
+    """
+    from triton_diffusers.lora import read_adapters
+    from triton_diffusers.memory_options import check_memory_options
+    from triton_diffusers.placement import check_placement
+    from triton_diffusers.quantization_methods import read_method
+    from triton_diffusers.warmup import read_warmup
+
+    # of the devices only an entry's own is known here
+    check_placement(config, config.device or "")
+    check_memory_options(config)
+    read_warmup(config)
+    read_adapters(config)
+    given = config.quantization_config
+    if isinstance(given, str) or (isinstance(given, dict) and "method" in given):
+        try:
+            read_method(given)
+        except ConfigError as error:
+            raise ConfigError(f"parameter 'quantization_config': {error}") from None
 
 
 def check_config(config: ServeConfig, cls: type, folder: Path) -> list[str]:
     """Return warnings. Raises ConfigError for an option that the pipeline would refuse to load."""
+    from triton_diffusers.early_checks import check_early
     from triton_diffusers.option_checks import check_options
     from triton_diffusers.signature import read_signature
 
     _, notes = check_options(config, cls, read_signature(cls), folder)
-    return notes
+    return notes + check_early(config, cls, folder)
+
+
+def _lacks_gpu(config: ServeConfig) -> list[str]:
+    """Return a warning for each option that needs a GPU where none is: the server may have one."""
+    from triton_diffusers.placement import choose_placement
+
+    placement = choose_placement(config)
+    needing = [placement.option] if placement else []
+    needing += [n for n in ("device", "generator_device") if (getattr(config, n) or "cpu") != "cpu"]
+    if not needing or _has_gpu():
+        return []
+    return [f"parameter '{name}' needs a GPU; this machine has none" for name in needing]
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return bool(torch.accelerator.is_available())
 
 
 def _check_triton_part(message: Any, folder: Path) -> None:

@@ -21,12 +21,29 @@ def fail(text: str) -> None:
     print(f"error: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
+_spinning = False
+
+
 @contextmanager
 def busy(text: str) -> Iterator[None]:
-    """Show a spinner with seconds while something slow runs; nothing when stderr is a file."""
-    if not sys.stderr.isatty():
+    """Show a spinner with seconds while something slow runs; nothing when stderr is a file.
+
+    Inside of another one it shows nothing: the outer one tells what runs.
+    """
+    global _spinning
+    if _spinning or not sys.stderr.isatty():
         yield
         return
+    _spinning = True
+    try:
+        with _spinner(text):
+            yield
+    finally:
+        _spinning = False
+
+
+@contextmanager
+def _spinner(text: str) -> Iterator[None]:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

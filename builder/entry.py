@@ -5,6 +5,7 @@ protobuf's own text writer drops comments and `max_batch_size: 0`, so the text i
 protobuf, with Triton's own schema, reads it back.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +66,20 @@ def parse_config(text: str, where: str = "config.pbtxt") -> Any:
     try:
         return text_format.Parse(text, message)
     except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where} is not a valid Triton model configuration: {error}") from None
+        hint = _quotes_hint(text, error)
+        raise ConfigError(
+            f"{where} is not a valid Triton model configuration: {error}{hint}"
+        ) from None
+
+
+def _quotes_hint(text: str, error: Exception) -> str:
+    """Say how to quote JSON where a quote inside of it ended the string."""
+    line = getattr(error, "GetLine", int)() or 0
+    written = (text.splitlines() or [""])[line - 1] if line else ""
+    found = re.search(r'string_value\s*:\s*"(\s*[\[{].*[\]}]\s*)"', written)
+    if not found or "\\" in found[1]:
+        return ""
+    return f"; put the value in single quotes: string_value: '{found[1]}'"
 
 
 def read_tensors(messages: Iterable[Any]) -> tuple[Tensor, ...]:

@@ -15,9 +15,12 @@ from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.pipeline_classes import constructor_components
 from triton_diffusers.signature import entry_inputs, entry_outputs, read_signature
-from triton_diffusers.weight_files import Weights, read_component
+from triton_diffusers.weight_files import Weights, read_component, read_files
 
 GIB = 2**30
+NO_ENTRY = Path()
+CHANGES = ("pipeline_class", "revision", "subfolder")
+"""Options of the command that stand in for an entry's."""
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
@@ -32,32 +35,55 @@ class Component:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables of one model."""
-    config, entry = _read_config(args)
+    written, entry = _read_config(args)
+    config = written.lifted()
     cls = models.find_class(config, entry)
     signature = read_signature(cls)
-    folder = _local_folder(config, entry)
-    components = read_components(cls, folder, config)
+    place = _local_place(config, entry)
+    components = read_components(cls, place, config)
     console = _console()
     console.print(f"{config.model}: {cls.__name__}, {signature.modality}", highlight=False)
     console.print(_component_table(components))
+    if entry != NO_ENTRY:
+        console.print(_option_table(written))
     console.print(memory_estimate(components, config.dtype), highlight=False)
     console.print(_tensor_table("inputs", entry_inputs(signature)))
     console.print(_tensor_table("outputs", entry_outputs(signature)))
     return 0
 
 
-def read_components(cls: type, folder: Path | None, config: ServeConfig) -> list[Component]:
-    """Return a pipeline's parts; without a local folder, those of the class's constructor."""
-    if folder is None:
-        return [Component(name, text) for name, text in constructor_components(cls).items()]
-    from triton_diffusers.model_files import read_index
+def read_components(cls: type, place: Path | None, config: ServeConfig) -> list[Component]:
+    """Return a pipeline's parts; of a single file, the file alone.
 
-    parts = []
-    for name, value in read_index(folder, config).items():
-        if isinstance(value, list) and len(value) == 2 and value[1] is not None:
-            weights = read_component(folder / name, config.variant)
-            parts.append(Component(name, str(value[1]), weights))
-    return parts
+    place: the pipeline's folder or single file; without one they are those of the constructor.
+    """
+    if place is None:
+        parts = [Component(name, text) for name, text in constructor_components(cls).items()]
+        return [_as_configured(part, config) for part in parts]
+    if place.is_file():
+        return [Component(place.name, "checkpoint file", read_files(place))]
+    from triton_diffusers.model_files import component_classes, read_index
+
+    parts = [
+        Component(name, text, read_component(place / name, config.variant))
+        for name, text in component_classes(read_index(place, config)).items()
+    ]
+    return [_as_configured(part, config) for part in parts]
+
+
+def _as_configured(part: Component, config: ServeConfig) -> Component:
+    """Mark a component that the entry's options replace or leave out."""
+    given = config.diffusers_load_kwargs or {}
+    if part.name in given and given[part.name] is None:
+        return Component(part.name, f"left out by diffusers_load_kwargs, was {part.class_name}")
+    option = "scheduler" if config.scheduler is not None else "flow_shift"
+    if part.name != "scheduler" or getattr(config, option) is None:
+        return part
+    named = config.scheduler
+    if isinstance(named, dict):
+        named = named.get("class") or part.class_name
+    new = named or "UniPCMultistepScheduler"
+    return dataclasses.replace(part, class_name=f"{new} (by {option}), was {part.class_name}")
 
 
 def memory_estimate(components: Iterable[Component], dtype: str | dict[str, Any]) -> str:
@@ -88,9 +114,9 @@ def _read_config(args: argparse.Namespace) -> tuple[ServeConfig, Path]:
         message = parse_config(repository.read_config_text(folder), str(folder / repository.CONFIG))
         config = ServeConfig.from_parameters(read_parameters(message))
     else:
-        folder = Path()
+        folder = NO_ENTRY
         config = ServeConfig(model=_model(args.model, Path(args.repository)))
-    changes = {n: getattr(args, n) for n in ("pipeline_class", "revision") if getattr(args, n)}
+    changes = {n: getattr(args, n) for n in CHANGES if getattr(args, n)}
     return dataclasses.replace(config, **changes), folder
 
 
@@ -103,8 +129,8 @@ def _model(model: str, folder: Path) -> str:
         raise ConfigError(f"{error}; entries in '{folder}': {names}") from None
 
 
-def _local_folder(config: ServeConfig, entry: Path) -> Path | None:
-    """Return the folder with the weights: the model's own, or its snapshot in the hub cache."""
+def _local_place(config: ServeConfig, entry: Path) -> Path | None:
+    """Return the folder or file with the weights: the model's own, or a folder of the hub cache."""
     from triton_diffusers.model_files import INDEX, find_model
 
     model = find_model(config, entry)
@@ -112,7 +138,8 @@ def _local_folder(config: ServeConfig, entry: Path) -> Path | None:
         return model
     from huggingface_hub import try_to_load_from_cache
 
-    cached = try_to_load_from_cache(model, INDEX, revision=config.revision)
+    index = INDEX if config.subfolder is None else f"{config.subfolder}/{INDEX}"
+    cached = try_to_load_from_cache(model, index, revision=config.revision)
     return Path(cached).parent if isinstance(cached, str) else None
 
 
@@ -134,6 +161,17 @@ def _component_table(components: Iterable[Component]) -> Any:
             ", ".join(weights.dtypes),
             f"{weights.parameters:,}" if weights.parameters else "",
         )
+    return table
+
+
+def _option_table(config: ServeConfig) -> Any:
+    """Return the parameters of an entry, beside the model's name."""
+    from rich.text import Text
+
+    table = _table("parameter", "value")
+    for name, text in config.to_parameters().items():
+        if name != "model":
+            table.add_row(name, Text(text))
     return table
 
 

@@ -7,6 +7,7 @@ import os
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from builder.console import busy
 from builder.known import KNOWN_MODELS
 from triton_diffusers.config import ServeConfig
-from triton_diffusers.errors import ConfigError
+from triton_diffusers.errors import ConfigError, near_miss
 
 HUB = "https://huggingface.co"
 
@@ -33,12 +34,15 @@ def model_parameter(model: str, entry: Path) -> str:
     return _as_entry_names(folder, entry)
 
 
-def with_paths(value: Any, entry: Path) -> Any:
-    """Return an option's value with the files that it names as the entry names them."""
+def with_paths(value: Any, entry: Path, keys: Collection[str] = ()) -> Any:
+    """Return an option's value with the files that it names as the entry names them.
+
+    keys: those of JSON objects whose values are files.
+    """
     if isinstance(value, list):
-        return [with_paths(item, entry) for item in value]
+        return [with_paths(item, entry, keys) for item in value]
     if isinstance(value, dict):
-        return value | {k: with_paths(v, entry) for k, v in value.items() if k == "path"}
+        return value | {k: with_paths(v, entry, keys) for k, v in value.items() if k in keys}
     path = Path(value).expanduser() if isinstance(value, str) else None
     return _as_entry_names(path, entry) if path is not None and path.exists() else value
 
@@ -65,11 +69,13 @@ def find_class(config: ServeConfig, entry: Path) -> type:
     model = model_files.find_model(config, entry)
     if isinstance(model, Path):
         if not model_files.is_single_file(model):
+            _refuse_loose_files(model)
             model_files.read_index(model, config)  # refused now, rather than at load
     elif config.pipeline_class is None and config.model in KNOWN_MODELS:
         config = dataclasses.replace(config, pipeline_class=KNOWN_MODELS[config.model])
     elif config.pipeline_class is None:
-        go_offline_unless_reachable()
+        with busy("asking the hub"):
+            go_offline_unless_reachable()
         hint = near_known(config.model)
     with busy("importing diffusers"):
         try:
@@ -108,16 +114,33 @@ def diffusers_version() -> str:
     return metadata.version("diffusers")
 
 
-def _refuse_path(model: str, folder: Path) -> None:
-    if folder.exists():
-        from triton_diffusers.model_files import SINGLE_FILE
+def _refuse_loose_files(folder: Path) -> None:
+    """Raise ConfigError naming the checkpoints of a folder that is no pipeline's."""
+    from triton_diffusers.model_files import INDEX, is_single_file
 
+    files = sorted(f.name for f in folder.iterdir() if is_single_file(f))
+    if files and not (folder / INDEX).is_file():
+        more = f" (of {len(files)}: {', '.join(files[:5])})" if len(files) > 1 else ""
+        raise ConfigError(
+            f"model '{folder}' has no {INDEX}; name the checkpoint file{more} and its class: "
+            f"{folder / files[0]} with --pipeline-class CLASS"
+        )
+
+
+def _refuse_path(model: str, folder: Path) -> None:
+    from triton_diffusers.model_files import SINGLE_FILE, is_single_file
+
+    if folder.exists():
         raise ConfigError(
             f"model '{model}' is a file: give the folder that has model_index.json, or a "
             f"checkpoint that ends in {', '.join(SINGLE_FILE)}"
         )
-    if model.startswith((".", "/", "~")) or model.count("/") != 1 or not all(model.split("/")):
+    looks_local = model.startswith((".", "/", "~")) or folder.suffix in SINGLE_FILE
+    if looks_local or model.count("/") != 1 or not all(model.split("/")):
+        beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
+        close = near_miss(folder.name, [f.name for f in beside if f.is_dir() or is_single_file(f)])
         raise ConfigError(
-            f"model '{model}' does not exist: give a folder with model_index.json, or a hub id "
-            "such as Qwen/Qwen-Image"
+            f"model '{model}' does not exist: give a folder with model_index.json, a checkpoint "
+            "file such as model.safetensors, or a hub id such as Qwen/Qwen-Image"
+            + (close and f".{close}")
         )

@@ -93,7 +93,7 @@ def _serve(server: Server, names: list[str]) -> int:
     """Load the entries, then watch their stubs. Returns only when it cannot go on."""
     loaded = [name for name in names if _load(server, name)]
     if not loaded:
-        fail("no model could be loaded; builder check says more")
+        fail("no model could be loaded: see the lines above and the server's log")
         return 1
     say(f"ready: {', '.join(loaded)}  (Ctrl-C stops)")
     say(f"  HTTP    http://{server.http_url}")

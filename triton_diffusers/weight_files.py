@@ -41,12 +41,16 @@ class Weights:
 
 def read_component(folder: Path, variant: str | None = None) -> Weights:
     """Return the weights that from_pretrained() would load from a component's folder."""
-    chosen = choose_files(folder, variant)
+    return read_files(*choose_files(folder, variant))
+
+
+def read_files(*files: Path) -> Weights:
+    """Return the weights that these files hold together."""
     counts: Counter[str] = Counter()
-    for file in chosen:
-        if file.suffix == ".safetensors":
+    for file in files:
+        if file.suffix in (".safetensors", ".sft"):
             counts += _count_parameters(file)
-    return Weights(sum(f.stat().st_size for f in chosen), tuple(counts.most_common()))
+    return Weights(sum(f.stat().st_size for f in files), tuple(counts.most_common()))
 
 
 def choose_files(folder: Path, variant: str | None = None) -> list[Path]:

@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 
 from builder import main as builder
+from tests.unit.test_builder_models import write_safetensors
 
 INDEX = {
     "_class_name": "StableDiffusionImg2ImgPipeline",
     "_diffusers_version": "0.42.1",
+    "scheduler": ["diffusers", "DDIMScheduler"],
+    "text_encoder": ["transformers", "CLIPTextModel"],
+    "tokenizer": ["transformers", "CLIPTokenizer"],
     "unet": ["diffusers", "UNet2DConditionModel"],
+    "vae": ["diffusers", "AutoencoderKL"],
     "safety_checker": [None, None],
 }
 
@@ -92,7 +97,7 @@ def test_call_kwargs_that_the_pipeline_does_not_take_are_warned_of(run, model):
         (["--pipeline-class", "UNet2DModel"], "UNet2DModel"),
         (["--pipeline-class", "os"], "os"),
         (["--diffusers-load-kwargs", '{"torch_dtyp": "float16"}'], "Did you mean 'torch_dtype'?"),
-        (["--diffusers-load-kwargs", '{"torch_dtype": "float61"}'], "dtype 'float61'"),
+        (["--diffusers-load-kwargs", '{"torch_dtype": "float61"}'], "'float61' is not one of auto"),
         (["--diffusers-load-kwargs", '{"unet": null}'], "cannot do without its component 'unet'"),
         (["--name", ""], "'' cannot be a model's name"),
         (["--name", "a/b"], "'a/b' cannot be a model's name"),
@@ -114,6 +119,8 @@ def test_force_names_the_options_that_it_drops(run, model):
     assert err.startswith("warning: the entry that is replaced also set ")
     assert "set max_queue, variant, decoupled: give" in err
     assert run("add-model", model, "--force")[2] == ""
+    assert run("add-model", model, "--force", "--warmup", "none")[2] == ""
+    assert "also set warmup: give it again to keep it" in run("add-model", model, "--force")[2]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +215,8 @@ def test_check_goes_on_after_a_failure(run, model, tmp_path):
 def test_inspect_works_for_folders_entries_and_known_names(run, model):
     assert run("add-model", model)[0] == 0
     by_folder, by_name = run("inspect", model)[1], run("inspect", "tiny")[1]
-    assert by_folder == by_name
+    assert "diffusers_version" not in by_folder
+    assert re.search(r"parameter +value\W+diffusers_version +\d", by_name)
     for text in ("UNet2DConditionModel", "image_bytes", "strength", "image+text-to-image"):
         assert text in by_name
     assert "safety_checker" not in by_name
@@ -223,3 +231,107 @@ def test_inspect_works_for_folders_entries_and_known_names(run, model):
 
 def config(tmp_path: Path) -> str:
     return (tmp_path / "repo" / "tiny" / "config.pbtxt").read_text()
+
+
+def test_inspect_shows_what_an_entry_changes(run, model):
+    options = ["--scheduler", "EulerDiscreteScheduler", "--dtype", "float16", "--vae-use-tiling"]
+    options += ["--diffusers-load-kwargs", '{"safety_checker": null}']
+    assert run("add-model", model, *options)[0] == 0
+    out = run("inspect", "tiny")[1]
+    for parameter, value in (("dtype", "float16"), ("vae_use_tiling", "true")):
+        assert re.search(rf"^ *{parameter} +{value}", out, re.M)
+    assert "EulerDiscreteScheduler (by scheduler), was DDIMScheduler" in out
+    assert '{"safety_checker": null}' in out
+
+
+def test_inspect_reads_the_dtype_of_an_entry(run, model):
+    weights = model / "unet" / "diffusion_pytorch_model.safetensors"
+    weights.parent.mkdir()
+    write_safetensors(weights, a=("F32", [2**20]))
+    assert "2.0 MiB in bfloat16 or 4.0 MiB in float32" in run("inspect", model)[1]
+    kwargs = '{"torch_dtype": "float16"}'
+    assert run("add-model", model, "--diffusers-load-kwargs", kwargs)[0] == 0
+    assert "take 2.0 MiB in float16, plus" in run("inspect", "tiny")[1]
+
+
+def test_inspect_looks_into_a_subfolder(run, model):
+    assert run("inspect", model.parent, "--subfolder", "Tiny")[0] == 0
+    code, _, err = run("inspect", model.parent, "--subfolder", "Tinny")
+    assert code == 1
+    assert "has no folder 'Tinny'" in err
+
+
+def test_inspect_of_a_single_file_shows_the_file(run, tmp_path):
+    file = tmp_path / "one.safetensors"
+    write_safetensors(file, a=("F16", [2**20]), b=("F32", [8]))
+    words = ["--pipeline-class", "StableDiffusionPipeline", "--max-queue", 7]
+    assert run("add-model", file, *words)[0] == 0
+    code, out, _ = run("inspect", "one")
+    assert code == 0
+    assert "StableDiffusionPipeline, text-to-image" in out
+    assert re.search(r"^ *max_queue +7", out, re.M)
+    assert re.search(r"^ *one\.safetensors .*F16, F32 +1,048,584", out, re.M)
+
+
+def test_the_folder_that_configures_a_single_file_is_made_absolute(
+    run, model, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    write_safetensors(tmp_path / "one.safetensors", a=("F16", [8]))
+    words = ["one.safetensors", "--pipeline-class", "StableDiffusionPipeline"]
+    words += ["--diffusers-load-kwargs"]
+    assert run("add-model", *words, '{"config": "./Tiny"}')[0] == 0
+    text = (tmp_path / "repo" / "one" / "config.pbtxt").read_text()
+    assert f'{{"config": "{model}"}}' in text
+    for given, told in (
+        ("./Tinny", "config './Tinny' does not exist"),
+        ("repo", f"config '{tmp_path / 'repo'}' has no model_index.json"),
+    ):
+        code, _, err = run("add-model", *words, json.dumps({"config": given}), "--name", "two")
+        assert code == 1
+        assert told in err
+
+
+def test_a_folder_of_checkpoints_names_them(run, tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for name in ("b.safetensors", "a.safetensors"):
+        write_safetensors(folder / name, a=("F16", [8]))
+    code, _, err = run("add-model", folder)
+    assert code == 1
+    assert "name the checkpoint file (of 2: a.safetensors, b.safetensors) and its class: " in err
+    assert f"{folder / 'a.safetensors'} with --pipeline-class CLASS" in err
+
+
+def test_check_names_every_wrong_parameter(run, model, tmp_path):
+    assert run("add-model", model, "--max-queue", 7, "--dtype", "float16")[0] == 0
+    edit(tmp_path, '"7"', '"many"')
+    edit(tmp_path, '"float16"', '"fp16"')
+    code, out, _ = run("check")
+    assert code == 1
+    first, second = out.splitlines()
+    assert first.startswith("FAIL  tiny: parameter 'dtype': 'fp16' is not one of")
+    assert second.startswith("FAIL  tiny: parameter 'max_queue': 'many' is not an integer")
+    edit(tmp_path, 'key: "max_queue"', 'key: "tensor_parallel_size"')
+    assert "'tensor_parallel_size' is not supported: one instance" in run("check")[1]
+
+
+def test_check_tells_what_only_a_load_can_tell(run, model, monkeypatch):
+    words = ["--scheduler", "EulerDiscreteScheduler", "--enable-cpu-offload"]
+    code, _, err = run("add-model", model, *words)
+    assert (code, err) == (0, "")
+    monkeypatch.setattr("builder.check._has_gpu", lambda: False)
+    code, out, err = run("check")
+    assert code == 0
+    assert out.endswith(f"{model} (tried at load: scheduler, enable_cpu_offload)\n")
+    assert "'enable_cpu_offload' needs a GPU; this machine has none" in err
+    monkeypatch.setattr("builder.check._has_gpu", lambda: True)
+    assert run("check")[2] == ""
+
+
+def test_json_in_double_quotes_gets_the_way_to_write_it(run, model, tmp_path):
+    assert run("add-model", model, "--diffusers-call-kwargs", '{"strength": 0.5}')[0] == 0
+    edit(tmp_path, """'{"strength": 0.5}'""", '"{"strength": 0.5}"')
+    code, out, _ = run("check")
+    assert code == 1
+    assert """put the value in single quotes: string_value: '{"strength": 0.5}'""" in out

@@ -64,6 +64,16 @@ def test_a_folder_that_does_not_exist(text, tmp_path, monkeypatch):
             models.model_parameter(text, tmp_path / "entry")
 
 
+@pytest.mark.parametrize("text", ["onne.safetensors", "./one.safetensor", "sub/onne.safetensors"])
+def test_a_checkpoint_that_does_not_exist_gets_the_near_miss(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for folder in (tmp_path, tmp_path / "sub"):
+        (folder / "one.safetensors").write_text("")
+    with pytest.raises(ConfigError, match=r"a checkpoint file .* Did you mean 'one.safetensors'"):
+        models.model_parameter(text, tmp_path / "entry")
+
+
 def test_a_file_is_no_model(tmp_path):
     (tmp_path / "model_index.json").write_text("{}")
     with pytest.raises(ConfigError, match="is a file"):
