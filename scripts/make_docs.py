@@ -8,7 +8,7 @@ import argparse
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +87,12 @@ def _values(option: Any) -> str:
 
 
 def unsupported() -> str:
-    """Return the options of other servers that are refused."""
-    return _table(("name", "why"), [(f"`{n}`", why) for n, why in UNSUPPORTED.items()])
+    """Return the options of other servers that are refused, those with one reason in one row."""
+    rows = [
+        (", ".join(f"`{n}`" for n, other in UNSUPPORTED.items() if other == why), why)
+        for why in dict.fromkeys(UNSUPPORTED.values())
+    ]
+    return _table(("name", "why"), rows)
 
 
 def quantization_methods() -> str:
@@ -104,7 +108,7 @@ def attention_backends() -> str:
         for b in BACKENDS.values()
     ]
     chains = [
-        (f"`{name}`", platform or "any other", ", ".join(f"`{b}`" for b in tried))
+        (f"`{name}`", platform or _rest(chain), ", ".join(f"`{b}`" for b in tried))
         for name, chain in CHAINS.items()
         for platform, tried in chain.items()
     ]
@@ -113,6 +117,10 @@ def attention_backends() -> str:
         + "\n\n"
         + _table(("name", "on", "tries in this order"), chains)
     )
+
+
+def _rest(chain: Mapping[str, Any]) -> str:
+    return "any other" if len(chain) > 1 else "all"
 
 
 def placements() -> str:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents say what the code does: generated parts, names, links, command lines."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from builder import main as builder
+from builder.entry import parse_config, read_parameters
 from triton_diffusers import contract
-from triton_diffusers.config import options
+from triton_diffusers.config import ServeConfig, options
+from triton_diffusers.unsupported import UNSUPPORTED
+from triton_diffusers.warmup import DEFAULT, NONE, read_warmup
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -70,6 +74,42 @@ def test_command_lines_are_accepted(line):
     builder.parse(shlex.split(line, comments=True)[1:])
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
+def test_entries_of_one_document_have_different_names(path):
+    """So that a reader can paste them all: add-model refuses a name that is taken."""
+    lines = "\n".join(FENCE.findall(path.read_text())).replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True)[1:] for line in lines if "builder add-model" in line]
+    names = [args.name or args.model for args in map(builder.parse, words)]
+    assert len(names) == len(set(names)), names
+
+
+def test_the_example_of_a_config_is_read():
+    text = (ROOT / "docs" / "load-options.md").read_text()
+    (block,) = re.findall(r"^```pbtxt\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    config = ServeConfig.from_parameters(read_parameters(parse_config(block)))
+    assert config.quantization_config == {"method": "int8"}
+    assert config.enable_cpu_offload is True
+    assert config.model.startswith("../")
+
+
+def test_warm_up_values_are_those_that_are_read():
+    text = (ROOT / "docs" / "load-options.md").read_text()
+    rows = text.partition("## Warm-up")[2].partition("\n## ")[0].splitlines()
+    given = [
+        v
+        for r in rows
+        if r.startswith("| `")
+        for v in re.findall(r"`([^`]*)`", r[: r.find("` |") + 1])
+    ]
+    assert given[0] == DEFAULT
+    assert given[-1] == NONE
+    for value in given:
+        config = ServeConfig(model="m", warmup=json.loads(value) if value[0] == "[" else value)
+        calls = read_warmup(config)
+        assert calls is not None
+        assert (len(calls) == 1) == (value != NONE)
+
+
 def test_there_are_command_lines_for_the_verified_models():
     lines = "\n".join(command_lines())
     for model in (
@@ -106,6 +146,12 @@ def test_every_option_is_in_its_page_and_says_how_it_fails():
 def test_scripts_and_files_that_are_named_exist(path):
     named = re.findall(r"`\.?/?((?:scripts|docs|tests)/[\w./-]+)", path.read_text())
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_every_unsupported_option_is_named_and_every_reason_stands_once():
+    text = (ROOT / "docs" / "load-options.md").read_text().partition("## What is not supported")[2]
+    assert not [name for name in UNSUPPORTED if f"`{name}`" not in text]
+    assert all(text.count(reason) == 1 for reason in UNSUPPORTED.values())
 
 
 def test_decisions_are_short():
