@@ -19,6 +19,7 @@ import pytest
 from builder.entry import parse_config, read_parameters
 from tests.tiny import save
 from triton_diffusers.config import ServeConfig
+from triton_diffusers.errors import ConfigError
 from triton_diffusers.load_kwargs import load_kwargs
 from triton_diffusers.loading import load_pipeline
 from triton_diffusers.quantization_native import build_native
@@ -111,16 +112,27 @@ def test_both_of_diffusers_own_forms_are_shown() -> None:
     ]
 
 
-def test_one_type_for_each_component(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["wan-t2v", "ltx", "qwen-image", "z-image", "sana"])
+def test_one_type_for_each_component(model: str, tmp_path: Path) -> None:
     import torch
 
     (given,) = _given("--dtype")
     assert f"`{given}`" in PAGE
-    config = ServeConfig(model=str(save("wan-t2v", tmp_path)), dtype=json.loads(given))
+    config = ServeConfig(model=str(save(model, tmp_path)), dtype=json.loads(given))
     loaded = load_pipeline(config, tmp_path, "cpu")
     assert loaded.warnings == ()
     assert loaded.pipeline.vae.dtype == torch.float32
     assert loaded.pipeline.transformer.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("model", ["stable-diffusion", "flux"])
+def test_pipelines_that_want_one_type_say_so(model: str, tmp_path: Path) -> None:
+    (given,) = _given("--dtype")
+    config = ServeConfig(model=str(save(model, tmp_path)), dtype=json.loads(given))
+    with pytest.raises(ConfigError, match="'dtype'"):
+        load_pipeline(config, tmp_path, "cpu")
+    one = replace(config, dtype={"default": "bfloat16"})
+    assert load_pipeline(one, tmp_path, "cpu").warnings == ()
 
 
 def test_a_pipeline_class_of_ones_own(tmp_path: Path) -> None:
