@@ -27,7 +27,7 @@ def _check_named(folder: Path, name: str) -> int:
             summary, notes = check_entry_folder(repository.find_entry(folder, name))
     except ConfigError as error:
         for problem in error.args:
-            say(f"FAIL  {name}: {' '.join(problem.split())}")
+            say(f"FAIL  {name}: {' '.join(str(problem).split())}")
         return 1
     for note in notes:
         warn(f"{name}: {note}")

@@ -74,7 +74,8 @@ class Parser(argparse.ArgumentParser):
         """Print one line and exit with 2."""
         lacking = re.fullmatch(r"argument (--\S+): expected one argument", message)
         if lacking and lacking[1] in self._option_string_actions:
-            wanted = str(self._option_string_actions[lacking[1]].metavar or "TEXT")
+            action = self._option_string_actions[lacking[1]]
+            wanted = str(action.metavar or "|".join(action.choices or ()) or "TEXT")
             listed = f"one of {wanted.replace('|', ', ')}" if "|" in wanted else wanted
             message = f"{lacking[1]} needs a value: {listed}"
         self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
@@ -179,7 +180,9 @@ def _inspect(parser: Parser) -> None:
     builder inspect Qwen/Qwen-Image
     """
     _common(parser, "inspect_model")
-    parser.add_argument("model", metavar="MODEL|NAME", help="hub id, folder or name of an entry")
+    parser.add_argument(
+        "model", metavar="MODEL|NAME", help="hub id, folder, file or name of an entry"
+    )
     parser.add_argument("--pipeline-class", default=None, help="instead of model_index.json's")
     parser.add_argument("--revision", default=None, help="branch, tag or commit of a hub model")
     parser.add_argument("--subfolder", default=None, help="folder inside that holds the pipeline")

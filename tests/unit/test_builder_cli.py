@@ -126,6 +126,7 @@ def test_help_of_add_model_lists_every_option(capsys):
         (["add-model", "--vae_use_tiling", "false", "m"], "--vae-use-tiling takes no value"),
         (["add-model", "m", "--vae-use-tiling=True"], "--vae-use-tiling takes no value"),
         (["add-model", "m", "--use-safetensors", "false"], "for false give --no-use-safetensors"),
+        (["generate", "m", "--output", "x", "--protocol"], "a value: one of grpc, http"),
         (["serve", "m", "--verbose", "true"], "--verbose takes no value"),
         (["add-model", "m", "--diffusers-call-kwargs", "{a:1}"], "in '{a:1}'; write a JSON object"),
         (["add-model", "m", "--scheduler", "{a:1}"], '{"class": "UniPCMultistepScheduler"'),

@@ -13,7 +13,7 @@ from builder import main as builder
 from builder.installation import Binary, ServerError
 from builder.ports import Ports, choose_ports
 from builder.repository import write_entry
-from builder.serve import StopSignals
+from builder.serve import StopSignals, _serve
 from builder.tritonserver import OWNED_OPTIONS, read_reason, refuse_owned
 
 FAILED = "load failed for model 'a': version 1 is at UNAVAILABLE state: "
@@ -175,3 +175,17 @@ def add_process(proc: Path, pid: int, group: int, arguments: list[str]) -> None:
     folder.mkdir()
     (folder / "stat").write_text(f"{pid} (a ) name) S 1 {group} {group} 0")
     (folder / "cmdline").write_text("".join(word + "\0" for word in arguments))
+
+
+def test_where_no_model_loads_the_log_is_named(capsys):
+    class Refusing:
+        def load(self, name: str) -> None:
+            raise ServerError("it is too large")
+
+        def is_running(self) -> bool:
+            return True
+
+    assert _serve(Refusing(), ["a"]) == 1
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == "error: model 'a' did not load: it is too large"
+    assert last == "error: no model could be loaded: see the lines above and the server's log"
