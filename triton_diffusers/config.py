@@ -176,6 +176,15 @@ class ServeConfig:
         fails="a vae that cannot: refused",
     )
     cpu_threads: int | None = _option("torch threads of the instance.", minimum=1)
+    step_batching: bool = _option(
+        "Run calls side by side and let their steps share forwards; rounding may differ.",
+        False,
+        fails="a call that changes the denoiser, or no denoiser: refused",
+    )
+    max_in_flight: int = _option("With step_batching: calls that run side by side.", 8, minimum=1)
+    max_batch: int = _option(
+        "With step_batching: most samples of one forward of a denoiser.", 16, minimum=1
+    )
     max_queue: int = _option("Requests that may wait; further ones get UNAVAILABLE.", 64, minimum=1)
     max_steps: int = _option("Most num_inference_steps a request may ask for.", 1000, minimum=1)
     max_pixels: int = _option("Most width x height a request may ask for.", 4096 * 4096, minimum=1)

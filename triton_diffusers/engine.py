@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue and the worker that runs calls, one at a time. Knows nothing of Triton or diffusers."""
+"""The queue and the workers that run calls. Knows nothing of Triton or diffusers."""
 
 import logging
 import threading
@@ -28,19 +28,23 @@ class Job(Protocol):
 
 
 class Engine:
-    """A bounded queue, one worker (pipelines are not thread-safe) and a watcher of the queue."""
+    """A bounded queue, one worker or several, and a watcher of the queue."""
 
-    def __init__(self, run: Callable[[Any], Any], max_queue: int) -> None:
-        """`run(job)` does the work of one job and returns what `job.answer` sends."""
+    def __init__(self, run: Callable[[Any], Any], max_queue: int, workers: int = 1) -> None:
+        """`run(job)` does the work of one job and returns what `job.answer` sends.
+
+        workers: how many jobs run at once; pipelines are not thread-safe (see step_batching.py).
+        """
         self._run = run
         self._max_queue = max_queue
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self._working = workers
         self._finished = threading.Event()
+        targets = [*[(self._work, "pipeline")] * workers, (self._watch, "queue")]
         self._threads = [
-            threading.Thread(target=target, name=name, daemon=True)
-            for target, name in ((self._work, "pipeline"), (self._watch, "queue"))
+            threading.Thread(target=target, name=name, daemon=True) for target, name in targets
         ]
         for thread in self._threads:
             thread.start()
@@ -67,7 +71,7 @@ class Engine:
         """Refuse new jobs, finish those accepted, end the threads."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
+            self._changed.notify_all()
         for thread in self._threads:
             thread.join()
 
@@ -75,7 +79,10 @@ class Engine:
         while (job := self._next()) is not None:
             self._do(job)
             del job  # what a finished request held is not kept until the next one comes
-        self._finished.set()
+        with self._changed:
+            self._working -= 1
+            if self._working == 0:
+                self._finished.set()
 
     def _next(self) -> Job | None:
         with self._changed:

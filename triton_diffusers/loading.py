@@ -40,6 +40,7 @@ from triton_diffusers.progress import Processors, read_processors
 from triton_diffusers.quantization import Quantization, plan_quantization, verify_quantization
 from triton_diffusers.schedulers import replace_scheduler
 from triton_diffusers.signature import Signature, read_signature
+from triton_diffusers.step_batching import why_not
 from triton_diffusers.warmup import first_arguments, warm_up
 from triton_diffusers.weight_loading import fetch, load_watched
 
@@ -94,6 +95,8 @@ def load_pipeline(
     notes += attention.warnings
     if compiled := compile_denoisers(pipeline, config):
         facts["compiled"] = compiled
+    if config.step_batching and (reason := why_not(pipeline)):
+        raise ConfigError(f"parameter 'step_batching' cannot be used with {cls.__name__}: {reason}")
     notes += warm_up(pipeline, config, signature, call_kwargs, log)
     return LoadedPipeline(
         pipeline=pipeline,

@@ -6,9 +6,11 @@ on make it unreadable, and some warnings of a call quote its prompt.
 """
 
 import logging
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 LIBRARIES = ("diffusers", "transformers")
 NOISE = ("You have disabled the safety checker",)
@@ -45,36 +47,73 @@ def quiet_loading() -> Iterator[None]:
 
 @contextmanager
 def collected(notes: list[str]) -> Iterator[None]:
-    """Add what diffusers and transformers warn of to `notes` instead of the log.
+    """Add what diffusers and transformers warn of in this thread to `notes`, not to the log.
 
-    For one call at a time: the handlers are the process's. Texts that they quote are left out. Of
-    Python's warnings one counts: that pictures were made of NaN.
+    Texts that they quote are left out. Of Python's warnings one counts: that pictures were made of
+    NaN. Calls in other threads may collect at the same time.
     """
-    loggers = [logging.getLogger(name) for name in LIBRARIES]
-    before = [logger.handlers for logger in loggers]
-    collector = _Collector(notes)
-    for logger in loggers:
-        logger.handlers = [collector]
+    before = getattr(_thread, "notes", None)
+    _thread.notes = notes
+    _collector.enter()
     try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            yield
+        yield
     finally:
-        for logger, handlers in zip(loggers, before, strict=True):
-            logger.handlers = handlers
-        if any(CAST_OF_NAN in str(warning.message) for warning in caught):
-            notes.append(BLACK)
+        _collector.leave()
+        _thread.notes = before
+
+
+_thread = threading.local()
+"""`notes`: where warnings of this thread go."""
 
 
 class _Collector(logging.Handler):
-    def __init__(self, notes: list[str]) -> None:
+    """In place of the libraries' handlers, and of Python's warnings, while any thread collects."""
+
+    def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._notes = notes
+        self._guard = threading.Lock()
+        self._collecting = 0
+        self._before: list[list[logging.Handler]] = []
+        self._caught: Any = None
+
+    def enter(self) -> None:
+        with self._guard:
+            self._collecting += 1
+            if self._collecting > 1:
+                return
+            loggers = [logging.getLogger(name) for name in LIBRARIES]
+            self._before = [logger.handlers for logger in loggers]
+            for logger in loggers:
+                logger.handlers = [self]
+            self._caught = warnings.catch_warnings()
+            self._caught.__enter__()
+            warnings.simplefilter("always")
+            warnings.showwarning = self._on_warning
+
+    def leave(self) -> None:
+        with self._guard:
+            self._collecting -= 1
+            if self._collecting:
+                return
+            self._caught.__exit__(None, None, None)
+            for name, handlers in zip(LIBRARIES, self._before, strict=True):
+                logging.getLogger(name).handlers = handlers
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = " ".join(record.getMessage().partition(": [")[0].split())[:LONGEST]
-        if text not in self._notes:
-            self._notes.append(text)
+        """Keep a warning of a library, shortened, once."""
+        self._note(" ".join(record.getMessage().partition(": [")[0].split())[:LONGEST])
+
+    def _on_warning(self, message: Warning | str, *args: Any, **kwargs: Any) -> None:
+        if CAST_OF_NAN in str(message):
+            self._note(BLACK)
+
+    def _note(self, text: str) -> None:
+        notes = getattr(_thread, "notes", None)
+        if notes is not None and text not in notes:
+            notes.append(text)
+
+
+_collector = _Collector()
 
 
 def _is_no_noise(record: logging.LogRecord) -> bool:

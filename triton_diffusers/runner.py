@@ -21,6 +21,7 @@ from triton_diffusers.notices import collected
 from triton_diffusers.outputs import to_wire
 from triton_diffusers.progress import isolate, restored_on_failure
 from triton_diffusers.refusals import is_refusal
+from triton_diffusers.step_batching import Lane
 
 
 @dataclass
@@ -39,10 +40,15 @@ class Stages:
 
 
 def run_call(
-    call: Call, loaded: LoadedPipeline, stages: Stages, on_step: Callable[[int, int], None]
+    call: Call,
+    loaded: LoadedPipeline,
+    stages: Stages,
+    on_step: Callable[[int, int], None],
+    lane: Lane | None = None,
 ) -> dict[str, Array]:
     """Run the pipeline and return the output tensors.
 
+    lane: the call's place among others that run at once.
     Raises RequestError where the pipeline's own check of its inputs refuses them, CancelledError
     from `on_step`; anything else is the pipeline's own exception.
     """
@@ -53,6 +59,8 @@ def run_call(
         on_step(done, total)
 
     pipeline = isolate(loaded.pipeline, count)
+    if lane is not None:
+        lane.enter(pipeline)
     kwargs = call.kwargs | _generator(call.seeds, loaded)
     if loaded.signature.output_type is not None:
         kwargs["output_type"] = loaded.signature.output_type

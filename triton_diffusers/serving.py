@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -31,6 +31,9 @@ from triton_diffusers.errors import (
 )
 from triton_diffusers.info import describe_load
 from triton_diffusers.shared_memory import Room
+
+if TYPE_CHECKING:
+    from triton_diffusers.step_batching import Lane, StepBatcher
 
 
 class TritonPythonModel:
@@ -57,7 +60,10 @@ class TritonPythonModel:
         self._log(describe_load(self._loaded))
         self._outputs = frozenset(output["name"] for output in model_config["output"])
         self._room = Room()
-        self._engine = Engine(self._run, self._loaded.config.max_queue)
+        self._batcher = self._make_batcher()
+        config = self._loaded.config
+        workers = config.max_in_flight if self._batcher else 1
+        self._engine = Engine(self._run, config.max_queue, workers)
 
     def execute(self, requests: list[Any]) -> None:
         """Hand the requests to the engine, which answers through their response senders."""
@@ -71,19 +77,35 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Finish what was accepted and let the pipeline go."""
         self._engine.close()
+        if self._batcher:
+            self._batcher.close()
         del self._loaded
 
     def _log(self, text: str) -> None:
         pb_utils.Logger.log_info(f"{self._name}: {text}")
 
+    def _make_batcher(self) -> "StepBatcher | None":
+        from triton_diffusers.step_batching import StepBatcher
+
+        config = self._loaded.config
+        return StepBatcher(config.max_batch, self._log) if config.step_batching else None
+
     def _run(self, job: "_Job") -> dict[str, Array]:
+        """Run one request, alone or in its lane."""
+        if self._batcher is None:
+            return self._answer(job, None)
+        with self._batcher.lane() as lane:
+            self._loaded.facts["step_batching"] = self._batcher.facts()
+            return self._answer(job, lane)
+
+    def _answer(self, job: "_Job", lane: "Lane | None") -> dict[str, Array]:
         from triton_diffusers.call import read_call, refuse_parameters
         from triton_diffusers.runner import Stages, run_call
 
         stages = Stages({"queue": time.monotonic() - job.accepted_at})
         refuse_parameters(job.parameters(), self._loaded.signature)
         call = stages.timed("inputs", lambda: read_call(job.inputs(), self._loaded))
-        wire = run_call(call, self._loaded, stages, job.on_step)
+        wire = run_call(call, self._loaded, stages, job.on_step, lane)
         wanted = job.requested & self._outputs if job.requested else self._outputs
         answer = {name: array for name, array in wire.items() if name in wanted}
         if not answer:

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step batching: calls of a pipeline that run side by side share forwards of its denoisers.
+
+Each call runs in a lane, a thread with its own shallow copy of the pipeline. One lock is held by
+the lane that runs (tokenizers, VAEs and loggers are not made for threads) and given up only while
+its lane waits for a denoiser. There the calls that wait are joined into one forward.
+
+Joining is verified: the first joined forward of every shape is compared with the separate ones,
+whose results are what the callers then get. Where they disagree that shape is not joined again.
+"""
+
+import inspect
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from triton_diffusers.denoisers import denoisers
+from triton_diffusers.errors import one_line
+from triton_diffusers.joining import Call, join, read_call, split
+
+TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
+"""Largest relative L2 difference between a joined forward and the separate ones."""
+HALF_TOLERANCE = 2e-2
+"""The same for bfloat16 and float16."""
+PATIENCE = 0.25
+"""How long a forward waits for lanes that are on their way, as a share of the last forward."""
+LONGEST_WAIT_S = 0.05
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A denoiser call that a lane waits for."""
+
+    module: Any
+    call: Call
+    since: float
+    done: threading.Event = field(default_factory=threading.Event)
+    result: Any = None
+    error: BaseException | None = None
+
+    @property
+    def key(self) -> Any:
+        return (id(self.module), self.call.shape)
+
+
+class Lane:
+    """One call's place among those that run; holds the lock whenever its pipeline's code runs."""
+
+    def __init__(self, batcher: "StepBatcher") -> None:
+        self._batcher = batcher
+        self._rng: Any = None
+
+    def enter(self, pipeline: Any) -> None:
+        """Let a call's own copy of a pipeline share forwards with the calls of other lanes."""
+        for name, module in denoisers(pipeline).items():
+            if "." not in name:  # several controlnets are called by what holds them
+                vars(pipeline)[name] = _Denoiser(module, self)
+
+    def call(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a denoiser with others' calls; another lane runs meanwhile."""
+        with self._batcher.given_up(self):
+            return self._batcher.forward(module, args, kwargs)
+
+
+class StepBatcher:
+    """Joins what the lanes ask of the denoisers. `limit`: most samples of one forward."""
+
+    def __init__(self, limit: int, log: Callable[[str], None] = lambda text: None) -> None:
+        self._limit = limit
+        self._log = log
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._waiting: list[_Waiting] = []
+        self._lanes = 0
+        self._stepping: set[Lane] = set()
+        self._last_s = 0.0
+        self._closed = False
+        self._plans: dict[Any, bool | None] = {}
+        """(key, batches) -> how lists are joined; None: not at all."""
+        self.forwards: Counter[int] = Counter()
+        """Calls that a forward joined -> how many such forwards there were."""
+        self.refused: list[str] = []
+        """Shapes that are not joined, and why."""
+        self._thread = threading.Thread(target=self._work, name="denoiser", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; calls that wait are run before."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what `info` tells: how many calls forwards joined, and what is not joined."""
+        shared = {str(joined): count for joined, count in sorted(self.forwards.items())}
+        return {"forwards_by_calls": shared, "not_joined": list(self.refused)}
+
+    @contextmanager
+    def lane(self) -> Iterator[Lane]:
+        """Run one call of the pipeline inside: `with batcher.lane() as lane`."""
+        lane = Lane(self)
+        self._take(lane)
+        try:
+            yield lane
+        finally:
+            with self._changed:
+                self._stepping.discard(lane)
+                self._changed.notify_all()
+            self._give(lane)
+
+    @contextmanager
+    def given_up(self, lane: Lane) -> Iterator[None]:
+        """Let another lane run; the global generator of torch goes on where this lane left it."""
+        with self._changed:
+            self._stepping.add(lane)
+        self._give(lane)
+        try:
+            yield
+        finally:
+            self._take(lane)
+
+    def forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what the module returns for these arguments, alone or joined with others."""
+        waiting = _Waiting(module, read_call(args, kwargs), time.perf_counter())
+        with self._changed:
+            self._waiting.append(waiting)
+            self._changed.notify_all()
+        waiting.done.wait()
+        if waiting.error is not None:
+            raise waiting.error
+        return waiting.result
+
+    def _take(self, lane: Lane) -> None:
+        import torch
+
+        self._lock.acquire()
+        if lane._rng is not None:
+            torch.set_rng_state(lane._rng)
+
+    def _give(self, lane: Lane) -> None:
+        import torch
+
+        lane._rng = torch.get_rng_state()
+        self._lock.release()
+
+    def _work(self) -> None:
+        import torch
+
+        with torch.no_grad():
+            while (group := self._next()) is not None:
+                started = time.perf_counter()
+                try:
+                    self._run(group)
+                except BaseException as error:  # a thread that dies would leave every lane waiting
+                    for waiting in group:
+                        waiting.error = waiting.error or error
+                        waiting.done.set()
+                self._last_s = time.perf_counter() - started
+
+    def _next(self) -> list[_Waiting] | None:
+        """Wait for calls worth running now; return those that may be one forward."""
+        with self._changed:
+            while True:
+                if self._waiting:
+                    patience = min(PATIENCE * self._last_s, LONGEST_WAIT_S)
+                    left = self._waiting[0].since + patience - time.perf_counter()
+                    if len(self._waiting) >= len(self._stepping) or left <= 0 or self._closed:
+                        return self._pick()
+                    self._changed.wait(left)
+                elif self._closed:
+                    return None
+                else:
+                    self._changed.wait()
+
+    def _pick(self) -> list[_Waiting]:
+        """Take the oldest call and those like it, up to the limit."""
+        key, total = self._waiting[0].key, 0
+        group: list[_Waiting] = []
+        for waiting in list(self._waiting):
+            if waiting.key == key and (not group or total + waiting.call.batch <= self._limit):
+                group.append(waiting)
+                total += waiting.call.batch
+                self._waiting.remove(waiting)
+        return group
+
+    def _run(self, group: Sequence[_Waiting]) -> None:
+        if len(group) > 1:
+            key = (group[0].key, tuple(w.call.batch for w in group))
+            if key not in self._plans:
+                self._verify(key, group)
+                return
+            plan = self._plans[key]
+            if plan is not None and self._run_joined(group, plan):
+                return
+        for waiting in group:
+            self.forwards[1] += 1
+            _run_alone(waiting)
+
+    def _run_joined(self, group: Sequence[_Waiting], plan: bool) -> bool:
+        """Run one forward for all; False where that failed, and each has to run alone."""
+        try:
+            results = _joined(group, plan)
+        except Exception:
+            return False
+        self.forwards[len(group)] += 1
+        for waiting, result in zip(group, results, strict=True):
+            waiting.result = result
+            waiting.done.set()
+        return True
+
+    def _verify(self, key: Any, group: Sequence[_Waiting]) -> None:
+        """Run a new shape both ways; callers get the separate results."""
+        reason = ""
+        for waiting in group:
+            _run_alone(waiting, keep=True)
+        for plan in (True, False):
+            try:
+                found = _joined(group, plan)
+                off = max(_difference(w.result, r) for w, r in zip(group, found, strict=True))
+            except Exception as error:
+                reason = reason or one_line(error)[:200]
+                continue
+            if all(w.error is None for w in group) and off <= _tolerance(group[0]):
+                self._plans[key] = plan
+                break
+            reason = f"the results differ by {off:.2g}"
+        else:
+            self._plans[key] = None
+            name = type(group[0].module).__name__
+            text = f"{name}: {len(group)} calls are not joined: {reason}"
+            self.refused.append(text)
+            self._log(f"step_batching: {text}")
+        for waiting in group:
+            waiting.done.set()
+
+
+class _Denoiser:
+    """Stands for a module in a lane's pipeline: everything is the module's but its call."""
+
+    def __init__(self, module: Any, lane: Lane) -> None:
+        self.__dict__.update(_module=module, _lane=lane)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._lane.call(self._module, args, kwargs)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # isinstance() sees the module's class
+        return type(self.__dict__["_module"])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_module"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["_module"], name, value)
+
+
+def why_not(pipeline: Any) -> str | None:
+    """Return why calls of a pipeline must not run side by side, or None."""
+    source = inspect.getsource(type(pipeline).__call__)
+    if "attn_processor" in source:
+        return "its call changes the attention layers of the denoiser that all calls share"
+    if not any("." not in name for name in denoisers(pipeline)):
+        return "it has no denoiser"
+    return None
+
+
+def _run_alone(waiting: _Waiting, keep: bool = False) -> None:
+    try:
+        waiting.result = waiting.module(*waiting.call.args, **waiting.call.kwargs)
+    except BaseException as error:
+        waiting.error = error
+    if not keep:
+        waiting.done.set()
+
+
+def _joined(group: Sequence[_Waiting], plan: bool) -> list[Any]:
+    calls = [waiting.call for waiting in group]
+    args, kwargs = join(calls, plan)
+    return split(group[0].module(*args, **kwargs), [call.batch for call in calls])
+
+
+def _difference(wanted: Any, found: Any) -> float:
+    """Return the relative L2 difference of two outputs, the largest over their tensors."""
+    import torch
+
+    if isinstance(wanted, torch.Tensor):
+        norm = float(wanted.double().norm()) or 1.0
+        off = float((wanted.double() - found.double()).norm()) / norm
+        return off if off == off else float("inf")
+    if isinstance(wanted, dict):
+        return max((_difference(v, found[n]) for n, v in wanted.items()), default=0.0)
+    if isinstance(wanted, list | tuple):
+        return max((_difference(a, b) for a, b in zip(wanted, found, strict=True)), default=0.0)
+    return 0.0
+
+
+def _tolerance(waiting: _Waiting) -> float:
+    dtype = str(getattr(waiting.module, "dtype", "torch.float32")).removeprefix("torch.")
+    return TOLERANCE.get(dtype, HALF_TOLERANCE)
