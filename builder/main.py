@@ -29,7 +29,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "speed": (
         *("attention_backend", "attention_fallback", "torch_compile", "channels_last"),
-        *("warmup", "cpu_threads"),
+        *("warmup", "cpu_threads", "step_batching", "max_in_flight", "max_batch"),
     ),
     "defaults of calls": (
         *("diffusers_call_kwargs", "scheduler", "flow_shift", "boundary_ratio"),

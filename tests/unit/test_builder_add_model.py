@@ -251,7 +251,9 @@ def test_inspect_reads_the_dtype_of_an_entry(run, model):
     assert "2.0 MiB in bfloat16 or 4.0 MiB in float32" in run("inspect", model)[1]
     kwargs = '{"torch_dtype": "float16"}'
     assert run("add-model", model, "--diffusers-load-kwargs", kwargs)[0] == 0
-    assert "take 2.0 MiB in float16, plus" in run("inspect", "tiny")[1]
+    assert "take 2.0 MiB in float16, plus activations\n" in run("inspect", "tiny")[1]
+    assert run("add-model", model, "--force", "--quantization-config", "int8_weight_only")[0] == 0
+    assert "plus activations, before quantization_config\n" in run("inspect", "tiny")[1]
 
 
 def test_inspect_looks_into_a_subfolder(run, model):
