@@ -6,6 +6,8 @@ python scripts/bench.py startup     builder serve against importing and loading 
 python scripts/bench.py overhead    a round trip less the pipeline's own time, against a trivial
                                     Triton model that returns an array of the same size
 python scripts/bench.py load        time and memory against plain from_pretrained()
+python scripts/bench.py throughput  pictures a second with 8 callers: diffusers alone, one call
+                                    with 8 prompts, an entry, an entry with step batching
 python scripts/bench.py unload      the server's memory over rounds of loading and unloading
 """
 
@@ -29,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from scripts.bench_load import bench_load, bench_unload  # noqa: E402
+from scripts.bench_throughput import bench_throughput  # noqa: E402
 
 BUILDER = [sys.executable, "-m", "builder.main"]
 FLOOR_CONFIG = """name: "floor"
@@ -81,6 +84,11 @@ def main() -> int:
     load.add_argument("--gib", type=float, default=4.0, help="size of its weights once loaded")
     load.add_argument("--repeat", type=int, default=5)
     load.set_defaults(run=bench_load)
+    throughput = commands.add_parser("throughput", help="pictures a second with many callers")
+    throughput.add_argument("--pictures", type=int, default=48, help="of each way and turn")
+    throughput.add_argument("--repeat", type=int, default=3)
+    throughput.add_argument("--json", action="store_true", help="print the ratios as JSON, last")
+    throughput.set_defaults(run=bench_throughput)
     unload = commands.add_parser("unload", help="memory that a server keeps after unloading")
     unload.add_argument("--model", default="demo", help="entry of model_repository")
     unload.add_argument("--rounds", type=int, default=20)

@@ -120,6 +120,7 @@ class ServeConfig:
         "What to do when no named backend works: use native, or refuse to load (error).",
         "native",
         choices=("native", "error"),
+        fails="error with attention_backend native: refused",
     )
     enable_cpu_offload: bool = _option(
         "Keep components in host memory, each on the GPU only while it runs.",
@@ -162,7 +163,7 @@ class ServeConfig:
         fails="no repeated blocks, or a call fails: refused",
     )
     warmup: str | list[Any] | None = _option(
-        'Calls to make before ready: sizes such as "512x512,1024x1024", or a list of arguments.',
+        "Calls before ready: default, none, 512x512,832x480x81 (x frames), or a list of arguments.",
         fails="a call fails: refused",
     )
     vae_use_slicing: bool = _option(

@@ -12,6 +12,7 @@ from triton_diffusers.attention import choose_attention
 from triton_diffusers.compilation import compile_denoisers
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.devices import check_device, use_device
+from triton_diffusers.early_checks import check_early
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.load_errors import explain_load, forget
 from triton_diffusers.load_kwargs import (
@@ -83,7 +84,7 @@ def load_pipeline(
     signature = read_signature(cls)
     device = _device(config, device)
     call_kwargs, notes = check_options(config, cls, signature, entry, device)
-    notes = twice + notes
+    notes = [*twice, *notes, *check_early(config, cls, entry)]
     facts: dict[str, Any] = {}
     kwargs = load_kwargs(config, cls, device, is_single_file(find_model(config, entry)))
     pipeline = _Load(config, entry, cls, device, kwargs, log, facts, notes).run()

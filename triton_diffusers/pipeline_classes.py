@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from triton_diffusers.attention import check_environment
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line, unknown
 from triton_diffusers.load_errors import dummy_backends, install
@@ -23,6 +24,7 @@ from triton_diffusers.weight_loading import ask_for_parallel_loading
 
 def import_diffusers() -> Any:
     """Import diffusers without the notices that its optional dependencies print."""
+    check_environment()
     ask_for_parallel_loading()
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     for name in ("torchao", "torch.utils._pytree", "diffusers.quantizers"):

@@ -44,11 +44,11 @@ OFFLINE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 LOCAL: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "variant": (
         {"model": "fp16-only", "variant": "bf16", **FLUX},
-        ("variant=bf16", "has (fp16)", "parameter 'variant'"),
+        ("model.bf16.safetensors", "it has: fp16", "parameter 'variant'"),
     ),
     "no-variant": (
         {"model": "whole", "variant": "fp16", **FLUX},
-        ("variant=fp16", "it has none", "remove it"),
+        ("model.fp16.safetensors", "it has no variants", "remove it"),
     ),
     "no-safetensors": (
         {"model": "pickled", "diffusers_load_kwargs": {"use_safetensors": True}, **FLUX},

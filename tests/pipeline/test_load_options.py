@@ -152,7 +152,7 @@ def test_two_adapters_that_cancel_out(models: Path, lora: Path, plain: np.ndarra
     [
         ("flux", "lora", "changes no layer of FluxPipeline"),
         ("stable-diffusion", "./nothing", "does not exist"),
-        ("stable-diffusion", "stable-diffusion", "does not load into StableDiffusionPipeline"),
+        ("stable-diffusion", "stable-diffusion", r"holds no .safetensors or .bin file"),
         ("ddpm", "lora", "has no effect on DDPMPipeline"),
     ],
 )

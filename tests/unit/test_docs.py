@@ -52,8 +52,8 @@ def test_generated_parts_are_current():
 
 PLAIN = {
     *("model", "pipeline_class", "diffusers_version", "revision", "device", "generator_device"),
-    *("diffusers_load_kwargs", "diffusers_call_kwargs", "boundary_ratio", "flow_shift"),
-    *("trust_remote_code", "attention_fallback", "cpu_threads"),
+    *("diffusers_load_kwargs", "diffusers_call_kwargs", "flow_shift"),
+    *("trust_remote_code", "cpu_threads"),
 }
 """Options whose value is all that can be wrong with them."""
 
