@@ -38,3 +38,13 @@ def test_unspoiled_entry_loads(folder: Path, capfd: pytest.CaptureFixture[str]) 
     said = capfd.readouterr()
     assert "Loading" not in said.out + said.err
     assert "safety checker" not in said.out + said.err
+
+
+@pytest.mark.parametrize("number", ["0", "3"])
+def test_the_device_of_the_instance_is_the_one_used(folder: Path, number: str) -> None:
+    """Two instances on two GPUs ask for two GPUs; here there is none, and the error names it."""
+    case = ConfigCase(f"gpu-{number}", lambda entry, model: None, ())
+    entry = write_spoiled(folder, folder / "repository", case)
+    instance = {"model_instance_kind": "GPU", "model_instance_device_id": number}
+    with pytest.raises(ConfigError, match=f"'cuda:{number}' is not there"):
+        load_entry(load_arguments(entry) | instance)
