@@ -29,6 +29,9 @@ HALF_TOLERANCE = 2e-2
 PATIENCE = 0.25
 """How long a forward waits for lanes that are on their way, as a share of the last forward."""
 LONGEST_WAIT_S = 0.05
+MOST_SHAPES = 1000
+"""Shapes that are remembered; then all are forgotten, and verified anew."""
+MOST_REFUSED = 20
 
 
 @dataclass(eq=False)
@@ -216,6 +219,8 @@ class StepBatcher:
     def _verify(self, key: Any, group: Sequence[_Waiting]) -> None:
         """Run a new shape both ways; callers get the separate results."""
         reason = ""
+        if len(self._plans) >= MOST_SHAPES:
+            self._plans.clear()
         for waiting in group:
             _run_alone(waiting, keep=True)
         for plan in (True, False):
@@ -233,7 +238,7 @@ class StepBatcher:
             self._plans[key] = None
             name = type(group[0].module).__name__
             text = f"{name}: {len(group)} calls are not joined: {reason}"
-            self.refused.append(text)
+            self.refused[MOST_REFUSED - 1 :] = [text]
             self._log(f"step_batching: {text}")
         for waiting in group:
             waiting.done.set()
