@@ -9,46 +9,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from builder import console, repository
+from builder import console, load_options, repository
 from builder.installation import ServerError
 from triton_diffusers import __version__
-from triton_diffusers.config import options
 from triton_diffusers.errors import ConfigError, near_miss, one_line
-from triton_diffusers.option_text import option_type, option_types, read_option
 from triton_diffusers.unsupported import refusal
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "weights": (
-        *("pipeline_class", "revision", "subfolder", "variant", "use_safetensors"),
-        *("custom_pipeline", "trust_remote_code", "dtype", "quantization_config", "lora"),
-        "diffusers_load_kwargs",
-    ),
-    "memory": (
-        *("device", "device_map", "enable_cpu_offload", "enable_group_offload"),
-        *("enable_layerwise_offload", "layerwise_casting", "vae_use_slicing", "vae_use_tiling"),
-    ),
-    "speed": (
-        *("attention_backend", "attention_fallback", "torch_compile", "channels_last"),
-        *("warmup", "cpu_threads", "step_batching", "max_in_flight", "max_batch"),
-    ),
-    "defaults of calls": (
-        *("diffusers_call_kwargs", "scheduler", "flow_shift", "boundary_ratio"),
-        "generator_device",
-    ),
-    "limits": (
-        *("max_queue", "max_steps", "max_pixels", "max_frames", "max_outputs"),
-        *("max_prompt_chars", "max_input_pixels", "max_input_pixels_in_all", "max_input_bytes"),
-        "max_audio_s",
-    ),
-}
-"""Heading in the help of add-model -> its load-time options."""
-OTHER_NAMES = {
-    "dtype": {
-        **{"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"},
-        **{"float": "float32", "torch.bfloat16": "bfloat16", "torch.float16": "float16"},
-    }
-}
-"""Option -> what is typed elsewhere -> the choice that is meant."""
 ABOUT = """\
 Serve any Hugging Face diffusers pipeline on NVIDIA Triton.
 
@@ -59,7 +25,6 @@ Serve any Hugging Face diffusers pipeline on NVIDIA Triton.
 EPILOGS = {
     "add-model": "\n\nWhat each load-time option does, needs and how it fails: docs/load-options.md"
 }
-WRITTEN_BY_US = ("model", "diffusers_version")
 DEBUG = "BUILDER_DEBUG"
 
 
@@ -167,11 +132,7 @@ def _add_model(parser: Parser) -> None:
     parser.add_argument("--decoupled", action="store_true", help="stream progress (gRPC streams)")
     parser.add_argument("--force", action="store_true", help="replace an entry; keeps other files")
     parser.add_argument("--dry-run", action="store_true", help="print the files, write nothing")
-    by_name = {option.name: option for option in options()}
-    for heading, names in GROUPS.items():
-        group = parser.add_argument_group(f"load-time options: {heading}")
-        for name in names:
-            _add_option(group, by_name[name])
+    load_options.add_to(parser)
 
 
 def _inspect(parser: Parser) -> None:
@@ -255,47 +216,6 @@ def _common(parser: Parser, module: str) -> None:
     parser.add_argument(
         "--repository", default=repository.DEFAULT, metavar="DIR", help="default: %(default)s"
     )
-
-
-def _add_option(group: Any, option: Any) -> None:
-    """Add one load-time option as its dataclass field describes it."""
-    flag = "--" + option.name.replace("_", "-")
-    # a % in a help text would be a format of argparse
-    about = option.metadata["about"].replace("%", "%%")
-    # SUPPRESS: an option that was not given is left out of the entry
-    if option_type(option) is bool:
-        # --no-... only where leaving the option out means something else than false
-        on_off = argparse.BooleanOptionalAction if option.default is None else "store_true"
-        group.add_argument(flag, action=on_off, default=argparse.SUPPRESS, help=about)
-        return
-    names = {dict: "JSON", int: "N", float: "X"}
-    kinds = option_types(option)
-    metavar = "|".join(option.metadata["choices"]) or names.get(kinds[0], "TEXT")
-    metavar += "|JSON" if len(kinds) > 1 else ""
-    group.add_argument(
-        flag, type=_reader(option), default=argparse.SUPPRESS, metavar=metavar, help=about
-    )
-
-
-def _reader(option: Any) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        try:
-            return read_option(option, text)
-        except ConfigError as error:
-            told = str(error).partition(": ")[2] or str(error)
-            raise argparse.ArgumentTypeError(told + _meant(option, text)) from None
-
-    return read
-
-
-def _meant(option: Any, text: str) -> str:
-    """Return " Did you mean 'x'?" for a misspelt choice, or one that has another name elsewhere."""
-    choices = option.metadata["choices"]
-    other = OTHER_NAMES.get(option.name, {}).get(text.lower())
-    if not choices or text.lstrip().startswith("{"):
-        return ""
-    close = f" Did you mean '{other}'?" if other else near_miss(text, choices)
-    return f".{close}" if close else ""
 
 
 def _count(text: str) -> int:

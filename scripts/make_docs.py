@@ -14,7 +14,7 @@ from typing import Any
 
 from builder.main import make_parser
 from triton_diffusers import contract
-from triton_diffusers.attention import BACKENDS, CHAINS
+from triton_diffusers.attention_backends import BACKENDS, CHAINS
 from triton_diffusers.config import options
 from triton_diffusers.contract import WIRE, Kind, Tensor
 from triton_diffusers.option_text import option_types

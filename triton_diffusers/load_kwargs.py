@@ -10,7 +10,7 @@ from typing import Any
 from triton_diffusers import families
 from triton_diffusers.config import DTYPES, ServeConfig
 from triton_diffusers.errors import ConfigError, unknown
-from triton_diffusers.model_files import find_path, is_path
+from triton_diffusers.model_files import find_path
 
 OPTION = "diffusers_load_kwargs"
 PASSED_ON = ("revision", "variant", "use_safetensors", "trust_remote_code", "device_map")
@@ -106,8 +106,6 @@ def load_single_file(cls: Any, file: str, kwargs: dict[str, Any], entry: Path) -
         raise ConfigError(f"{OPTION}: config {given!r} is neither a folder nor a hub id")
     if given is not None and (folder := find_path(OPTION, given, entry)):
         kwargs = kwargs | {"config": str(folder)}
-    elif given is not None and is_path(given):
-        raise ConfigError(f"{OPTION}: config '{given}': no such folder; name one, or a hub id")
     try:
         return cls.from_single_file(file, **kwargs)
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:

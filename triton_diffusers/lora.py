@@ -13,7 +13,6 @@ from triton_diffusers.load_errors import install
 from triton_diffusers.model_files import find_path, is_path
 from triton_diffusers.notices import collected
 
-WEIGHT_FILES = (".safetensors", ".bin", ".pt")
 KEYS = ("path", "weight_name", "scale", "adapter_name")
 
 
@@ -74,22 +73,14 @@ def check_lora(config: ServeConfig, entry: Path, cls: Any) -> None:
 
 
 def _check_file(adapter: Adapter, path: Path | None) -> None:
-    """Raise ConfigError where it is not certain which file an adapter is."""
+    """Raise ConfigError for a path that is not there, and for a file that is named twice."""
     if path is None and is_path(adapter.path):
         raise ConfigError(
             f"parameter 'lora': '{adapter.path}' does not exist; give a file, a folder or a hub id"
         )
-    if path is None or (adapter.weight_name is not None and path.is_dir()):
-        return
-    if path.is_file() and adapter.weight_name not in (None, path.name):
+    if path is not None and path.is_file() and adapter.weight_name not in (None, path.name):
         raise ConfigError(
             f"parameter 'lora': '{adapter.path}' is a file already; remove weight_name"
-        )
-    files = sorted(f.name for f in path.glob("*") if f.suffix in WEIGHT_FILES)
-    if len(files) > 1:
-        raise ConfigError(
-            f"parameter 'lora': '{adapter.path}' holds several files ({', '.join(files)}): name "
-            "one as weight_name"
         )
 
 

@@ -18,8 +18,10 @@ from diffusers.models.attention_dispatch import AttentionBackendName
 from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
 
 from tests.tiny import TINY, save
-from triton_diffusers.attention import BACKENDS, ENVIRONMENT, NATIVE, choose_attention
+from triton_diffusers.attention import ENVIRONMENT, choose_attention
+from triton_diffusers.attention_backends import BACKENDS, chain
 from triton_diffusers.attention_inputs import capture_inputs
+from triton_diffusers.attention_probe import NATIVE
 from triton_diffusers.call import read_call
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.denoisers import NAMES, denoisers
@@ -193,7 +195,7 @@ def test_on_nvidia_every_link_of_the_chain_is_tried(
     monkeypatch.setattr(attention, "platform_of", lambda device: "cuda")
     loaded = _load(models, "wan22-t2v", "FLASH_ATTN")
     attempts = loaded.facts["attention_attempts"]
-    assert [a["backend"] for a in attempts] == list(attention.chain("FLASH_ATTN", "cuda")[:-1])
+    assert [a["backend"] for a in attempts] == list(chain("FLASH_ATTN", "cuda")[:-1])
     for attempt in attempts:
         package = BACKENDS[attempt["backend"]].package
         assert "denoiser" not in attempt

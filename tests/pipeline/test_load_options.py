@@ -402,7 +402,7 @@ def test_a_lora_is_one_file(models: Path, lora: Path, tmp_path: Path) -> None:
     save_file(weights, tmp_path / "a.safetensors")
     save_file({n: w * 0 for n, w in weights.items()}, tmp_path / "b.safetensors")
     for given, words in (
-        (str(tmp_path), "holds several files .a.safetensors, b.safetensors.: name one"),
+        (str(tmp_path), "holds several files: a.safetensors, b.safetensors; say which one"),
         ({"path": str(lora), "weight_name": "x"}, "is a file already"),
         (str(tmp_path / "b.safetensors"), "its weights are all zero"),
         ({"path": ""}, "each adapter is a path"),

@@ -8,21 +8,22 @@ from dataclasses import replace
 import pytest
 
 from triton_diffusers.attention import (
-    AUTO,
-    BACKENDS,
-    CHAINS,
-    ELSEWHERE,
     ENVIRONMENT,
-    NATIVE,
-    REFUSED,
-    Backend,
-    chain,
     check_attention,
     check_environment,
     choose_attention,
     platform_of,
 )
-from triton_diffusers.attention_probe import Tolerance
+from triton_diffusers.attention_backends import (
+    AUTO,
+    BACKENDS,
+    CHAINS,
+    ELSEWHERE,
+    REFUSED,
+    Backend,
+    chain,
+)
+from triton_diffusers.attention_probe import NATIVE, Tolerance
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.signature import Signature

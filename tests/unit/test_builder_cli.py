@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
+from builder import load_options
 from builder import main as builder
 from triton_diffusers.config import options
 from triton_diffusers.option_text import EXAMPLES, option_type, option_types, read_option
 
 COMMANDS = ("add-model", "inspect", "check", "list", "remove", "serve", "generate")
-LOAD_OPTIONS = [o for o in options() if o.name not in builder.WRITTEN_BY_US]
+LOAD_OPTIONS = [o for o in options() if o.name not in load_options.WRITTEN_BY_US]
 
 
 def usage_error(capsys, *words: str) -> str:
@@ -54,13 +55,13 @@ def test_diffusers_version_is_no_option(capsys):
 
 
 def test_each_load_option_stands_in_one_group_of_the_help():
-    grouped = [name for names in builder.GROUPS.values() for name in names]
+    grouped = [name for names in load_options.GROUPS.values() for name in names]
     assert sorted(grouped) == sorted(option.name for option in LOAD_OPTIONS)
 
 
 def test_other_names_mean_choices():
     by_name = {option.name: option for option in LOAD_OPTIONS}
-    for name, meant in builder.OTHER_NAMES.items():
+    for name, meant in load_options.OTHER_NAMES.items():
         assert set(meant.values()) <= set(by_name[name].metadata["choices"])
 
 
@@ -76,7 +77,7 @@ def test_help_of_add_model_is_in_groups(capsys):
         builder.main(["add-model", "--help"])
     text = capsys.readouterr().out
     assert text.startswith("usage: builder add-model MODEL [options]\n")
-    for heading in builder.GROUPS:
+    for heading in load_options.GROUPS:
         assert f"load-time options: {heading}" in text
     assert "docs/load-options.md" in text
     assert "or checkpoint file" in " ".join(text.split())
