@@ -36,7 +36,7 @@ from triton_diffusers.model_files import (
 from triton_diffusers.notices import quiet_loading
 from triton_diffusers.option_checks import check_needed_components, check_options, is_quantized
 from triton_diffusers.pipeline_classes import find_pipeline_class, import_diffusers
-from triton_diffusers.placement import check_placement, place
+from triton_diffusers.placement import check_placement, choose_placement, place
 from triton_diffusers.progress import Processors, read_processors
 from triton_diffusers.quantization import Quantization, plan_quantization, verify_quantization
 from triton_diffusers.schedulers import replace_scheduler
@@ -178,7 +178,8 @@ class _Load:
             kwargs[QUANTIZATION] = plan.config
             if plan.on_gpu:
                 kwargs.setdefault("device_map", "cuda")  # the current one: see use_device
-        stays = self.device == "cpu"
+        row = choose_placement(self.config)
+        stays = self.device == "cpu" or (row is not None and row.option != "device_map")
         pipeline, report, notes = load_watched(
             self.cls, model, kwargs, self.log, stays_on_cpu=stays
         )
