@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arguments of from_pretrained() or from_single_file(): ours first, the entry's own win."""
 
+import functools
 import inspect
 import re
 from collections.abc import Callable
@@ -122,7 +123,7 @@ def components_of(cls: Any) -> tuple[str, ...]:
     return tuple(sorted(expected))
 
 
-def _check_given(given: dict[str, Any], accepted: set[str], cls: Any) -> None:
+def _check_given(given: dict[str, Any], accepted: frozenset[str], cls: Any) -> None:
     required = set(components_of(cls)) - set(cls._optional_components)
     for name, value in given.items():
         if name not in accepted:
@@ -134,7 +135,7 @@ def _check_given(given: dict[str, Any], accepted: set[str], cls: Any) -> None:
             )
 
 
-def _of_family(config: ServeConfig, cls: Any, accepted: set[str]) -> dict[str, Any]:
+def _of_family(config: ServeConfig, cls: Any, accepted: frozenset[str]) -> dict[str, Any]:
     family = families.find(cls.__name__)
     extra = family.load_kwargs(config) if family and family.load_kwargs else {}
     for name in extra:
@@ -143,13 +144,14 @@ def _of_family(config: ServeConfig, cls: Any, accepted: set[str]) -> dict[str, A
     return extra
 
 
-def _accepted(cls: Any, single_file: bool) -> set[str]:
+@functools.cache
+def _accepted(cls: Any, single_file: bool) -> frozenset[str]:
     """Return the names that the loading method takes from its keyword arguments."""
     methods = [cls.from_single_file] if single_file else [cls.from_pretrained, cls.download]
     source = "".join(inspect.getsource(method) for method in methods)
     popped = set(re.findall(r"kwargs\.(?:pop|get)\(\s*\"(\w+)\"", source))
     expected, optional = cls._get_signature_keys(cls)
-    return popped | set(expected) | set(optional)
+    return frozenset(popped | set(expected) | set(optional))
 
 
 def _dtypes(value: Any, device: str, cls: Any) -> Any:

@@ -6,6 +6,7 @@ Nothing here knows a model: the annotation decides, then the default, then the n
 
 import ast
 import dataclasses
+import functools
 import inspect
 import re
 import textwrap
@@ -121,6 +122,7 @@ class Signature:
         return f"{'+'.join(dict.fromkeys(sources)) or 'unconditional'}-to-{target}"
 
 
+@functools.cache
 def read_signature(cls: type) -> Signature:
     """Read a pipeline class. Raises ConfigError where the wire cannot carry what it requires."""
     call = inspect.unwrap(cls.__call__)
