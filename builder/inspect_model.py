@@ -13,7 +13,6 @@ from builder.entry import parse_config, read_parameters
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.option_checks import is_quantized
 from triton_diffusers.pipeline_classes import constructor_components
 from triton_diffusers.signature import entry_inputs, entry_outputs, read_signature
 from triton_diffusers.weight_files import Weights, read_component, read_files
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     console = _console()
     console.print(f"{config.model}: {cls.__name__}, {signature.modality}", highlight=False)
     console.print(_component_table(components))
-    before = ", before quantization_config" if is_quantized(config) else ""
+    before = ", before quantization_config" if config.is_quantized else ""
     console.print(memory_estimate(components, config.dtype) + before, highlight=False)
     if entry != NO_ENTRY:
         console.print(_option_table(written))

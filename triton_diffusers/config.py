@@ -180,11 +180,19 @@ class ServeConfig:
     step_batching: bool = _option(
         "Run calls side by side and let their steps share forwards; rounding may differ.",
         False,
-        fails="a call that changes the denoiser, or no denoiser: refused",
+        fails="with offload, a call that changes the denoiser, or no denoiser: refused",
     )
-    max_in_flight: int = _option("With step_batching: calls that run side by side.", 8, minimum=1)
+    max_in_flight: int = _option(
+        "With step_batching: calls that run side by side.",
+        8,
+        minimum=1,
+        fails="without step_batching: refused",
+    )
     max_batch: int = _option(
-        "With step_batching: most samples of one forward of a denoiser.", 16, minimum=1
+        "With step_batching: most samples of one forward of a denoiser.",
+        16,
+        minimum=1,
+        fails="without step_batching: refused",
     )
     max_queue: int = _option("Requests that may wait; further ones get UNAVAILABLE.", 64, minimum=1)
     max_steps: int = _option("Most num_inference_steps a request may ask for.", 1000, minimum=1)
@@ -221,6 +229,12 @@ class ServeConfig:
         if not config.model:
             raise ConfigError("parameter 'model' is missing: name a hub id or a folder")
         return config
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the entry asks for quantization: here, or as an argument of from_pretrained()."""
+        native = (self.diffusers_load_kwargs or {}).get("quantization_config")
+        return self.quantization_config is not None or native is not None
 
     def lifted(self) -> "ServeConfig":
         """Return the config with what `diffusers_load_kwargs` says of our own options moved there.

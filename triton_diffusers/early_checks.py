@@ -22,7 +22,7 @@ from triton_diffusers.model_files import (
     is_single_file,
     read_index,
 )
-from triton_diffusers.option_checks import components_of_model, is_quantized
+from triton_diffusers.option_checks import components_of_model
 from triton_diffusers.quantization_native import build_native
 from triton_diffusers.quantization_request import present, read_request
 
@@ -47,7 +47,7 @@ def check_early(config: ServeConfig, cls: Any, entry: Path) -> list[str]:
         _check_variant(config, model)
     for adapter in read_adapters(config):
         _check_adapter(adapter, entry)
-    if is_quantized(config):
+    if config.is_quantized:
         _check_quantization(config, cls, entry)
     return notes
 

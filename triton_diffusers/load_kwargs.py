@@ -54,9 +54,9 @@ def check_single_file(config: ServeConfig, cls: Any) -> None:
             f"model '{config.model}': {cls.__name__} loads no single file; give a folder with a "
             "model_index.json"
         )
-    native = (config.diffusers_load_kwargs or {}).get(QUANTIZATION)
     for name in NOT_OF_A_FILE:
-        if getattr(config, name) not in (None, False) or (name == QUANTIZATION and native):
+        is_set = config.is_quantized if name == QUANTIZATION else getattr(config, name)
+        if is_set not in (None, False):
             raise ConfigError(
                 f"parameter '{name}' has no effect on a single file; remove it, or give the "
                 "model's folder"

@@ -34,7 +34,7 @@ from triton_diffusers.model_files import (
     read_index,
 )
 from triton_diffusers.notices import quiet_loading
-from triton_diffusers.option_checks import check_needed_components, check_options, is_quantized
+from triton_diffusers.option_checks import check_needed_components, check_options
 from triton_diffusers.pipeline_classes import find_pipeline_class, import_diffusers
 from triton_diffusers.placement import check_placement, choose_placement, place
 from triton_diffusers.progress import Processors, read_processors
@@ -193,7 +193,7 @@ class _Load:
         return pipeline
 
     def _plan(self, model: Path) -> Quantization | None:
-        if not is_quantized(self.config):
+        if not self.config.is_quantized:
             return None
         components = component_classes(read_index(model, self.config))
         return plan_quantization(self.config, components, self.cls.__name__, self.device)

@@ -13,8 +13,7 @@ CONVOLUTIONAL = ("unet", "vae", "controlnet", "image_unet", "prior", "decoder", 
 
 def check_memory_options(config: ServeConfig) -> None:
     """Raise ConfigError for what cannot be combined."""
-    native = (config.diffusers_load_kwargs or {}).get("quantization_config")
-    if config.layerwise_casting and (config.quantization_config or native):
+    if config.layerwise_casting and config.is_quantized:
         raise ConfigError(
             "parameter 'layerwise_casting' cannot be combined with 'quantization_config': it "
             "would cut the scales of quantized weights to 8 bits too; remove one of them"

@@ -10,7 +10,7 @@ from triton_diffusers.attention import check_attention
 from triton_diffusers.call_kwargs import check_call_kwargs
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.load_kwargs import QUANTIZATION, check_single_file, load_kwargs
+from triton_diffusers.load_kwargs import check_single_file, load_kwargs
 from triton_diffusers.lora import check_lora
 from triton_diffusers.memory_options import check_memory_options
 from triton_diffusers.model_files import component_classes, find_model, is_single_file, read_index
@@ -37,10 +37,11 @@ def check_options(
             "name the hub model"
         )
     _check_families(config, cls.__name__)
-    if not single_file:
-        check_needed_components(config, cls.__name__, components_of_model(config, cls, entry))
+    _check_step_batching(config)
     if single_file:
         check_single_file(config, cls)
+    else:
+        check_needed_components(config, cls.__name__, components_of_model(config, cls, entry))
     load_kwargs(config, cls, device, single_file)
     choose_placement(config)
     check_memory_options(config)
@@ -49,16 +50,10 @@ def check_options(
     check_lora(config, entry, cls)
     call_kwargs, notes = check_call_kwargs(config, signature)
     check_warmup(config, signature, call_kwargs)
-    if is_quantized(config):
+    if config.is_quantized:
         components = components_of_model(config, cls, entry)
         notes += check_quantization(config, components, cls.__name__)
     return call_kwargs, notes
-
-
-def is_quantized(config: ServeConfig) -> bool:
-    """Tell whether an entry asks for quantization, in either form."""
-    native = (config.diffusers_load_kwargs or {}).get(QUANTIZATION)
-    return config.quantization_config is not None or native is not None
 
 
 def components_of_model(config: ServeConfig, cls: type, entry: Path) -> dict[str, str]:
@@ -81,9 +76,20 @@ def check_needed_components(
                 "remove it"
             )
     for option in ("vae_use_slicing", "vae_use_tiling"):
-        if getattr(config, option) and not {"vae", "vqvae"} & set(components):
+        if getattr(config, option) and "vae" not in components:
             raise ConfigError(
                 f"parameter '{option}' has no effect on {pipeline_class}: it has no vae; remove it"
+            )
+
+
+def _check_step_batching(config: ServeConfig) -> None:
+    """Raise ConfigError for what bounds step batching where there is none."""
+    for name in ("max_in_flight", "max_batch"):
+        is_set = getattr(config, name) != getattr(ServeConfig, name)
+        if is_set and not config.step_batching:
+            raise ConfigError(
+                f"parameter '{name}' has no effect without step_batching: remove it, or set "
+                "step_batching to true"
             )
 
 

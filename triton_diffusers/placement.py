@@ -50,8 +50,9 @@ def _mapped(pipeline: Any, config: ServeConfig, device: str) -> None:
     """Do nothing: from_pretrained() has placed the components."""
 
 
+SIDE_BY_SIDE = ("step_batching", "calls that run side by side would move each other's weights")
 PLACEMENTS = (
-    Placement("enable_cpu_offload", "components in turn", _model_offload),
+    Placement("enable_cpu_offload", "components in turn", _model_offload, not_with=(SIDE_BY_SIDE,)),
     Placement(
         "enable_layerwise_offload",
         "layers in turn",
@@ -64,9 +65,15 @@ PLACEMENTS = (
             ),
             ("torch_compile", "its hooks move weights inside of what would be compiled"),
             ("layerwise_casting", "both replace the weights while a layer runs"),
+            SIDE_BY_SIDE,
         ),
     ),
-    Placement("enable_group_offload", "groups of layers in turn", _group_offload),
+    Placement(
+        "enable_group_offload",
+        "groups of layers in turn",
+        _group_offload,
+        not_with=(SIDE_BY_SIDE,),
+    ),
     Placement(
         "device_map",
         "components spread over devices",
@@ -145,7 +152,6 @@ def _check_placed(pipeline: Any, device: str) -> None:
 
 
 def _is_set(config: ServeConfig, option: str) -> bool:
-    given = getattr(config, option)
     if option == "quantization_config":
-        given = given or (config.diffusers_load_kwargs or {}).get(option)
-    return given not in (None, False, "off")
+        return config.is_quantized
+    return getattr(config, option) not in (None, False, "off")

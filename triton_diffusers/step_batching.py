@@ -20,7 +20,7 @@ from typing import Any
 
 from triton_diffusers.denoisers import denoisers
 from triton_diffusers.errors import one_line
-from triton_diffusers.joining import Call, join, read_call, split
+from triton_diffusers.joining import Call, NotJoinableError, join, read_call, split
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
 """Largest relative L2 difference between a joined forward and the separate ones."""
@@ -129,7 +129,11 @@ class StepBatcher:
 
     def forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what the module returns for these arguments, alone or joined with others."""
-        waiting = _Waiting(module, read_call(args, kwargs), time.perf_counter())
+        try:
+            call = read_call(args, kwargs)
+        except NotJoinableError:
+            call = Call(args, kwargs, 1, object())  # like no other: it runs alone
+        waiting = _Waiting(module, call, time.perf_counter())
         with self._changed:
             self._waiting.append(waiting)
             self._changed.notify_all()

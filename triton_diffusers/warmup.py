@@ -28,11 +28,11 @@ Arguments = dict[str, Any]
 
 
 TRIED = (
-    *("scheduler", "lora", "quantization_config", "layerwise_casting", "channels_last"),
+    *("scheduler", "lora", "layerwise_casting", "channels_last"),
     *("enable_cpu_offload", "enable_layerwise_offload", "enable_group_offload", "device_map"),
     *("boundary_ratio", "flow_shift"),
 )
-"""Options of which only a call can tell whether they work with a pipeline."""
+"""Options of which only a call can tell whether they work; quantization and mixed types too."""
 
 
 def read_warmup(config: ServeConfig) -> list[Arguments] | None:
@@ -109,9 +109,7 @@ def warm_up(
 def tried_options(config: ServeConfig) -> list[str]:
     """Return the options of an entry of which only a call can tell whether they work."""
     tried = [name for name in TRIED if getattr(config, name) not in (None, False)]
-    native = (config.diffusers_load_kwargs or {}).get("quantization_config")
-    if native is not None and "quantization_config" not in tried:
-        tried.append("quantization_config")
+    tried += ["quantization_config"] if config.is_quantized else []
     return [*tried, "dtype"] if isinstance(config.dtype, dict) else tried
 
 
@@ -157,6 +155,7 @@ def _call(
     notes: list[str] = []
 
     def run(kwargs: Arguments) -> None:
+        notes.clear()  # what an earlier made-up call left
         result = isolate(pipeline, lambda done, total: None)(**kwargs, **fixed)
         if any(_holds_nan(value) for value in _fields(result)):
             notes.append(BLACK)

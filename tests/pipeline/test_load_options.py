@@ -373,6 +373,8 @@ def test_group_offload_hooks_change_nothing(models: Path, plain: np.ndarray, kin
         ("wan-t2v", {"boundary_ratio": 0.5}, "has no transformer_2"),
         ("wan-t2v", {"diffusers_load_kwargs": {"boundary_ratio": 0.5}}, "has no transformer_2"),
         ("ddpm", {"vae_use_tiling": True}, "'vae_use_tiling' has no effect on DDPMPipeline"),
+        ("stable-diffusion", {"max_in_flight": 4}, "'max_in_flight' has no effect without"),
+        ("stable-diffusion", {"max_batch": 4}, "'max_batch' has no effect without"),
         ("stable-diffusion", {"revision": "main"}, "'revision' has no effect on the folder"),
         ("stable-diffusion", {"dtype": {"tokenizer": "float16"}}, "'tokenizer' .* has no weights"),
     ],

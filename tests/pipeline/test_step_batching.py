@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.tiny import TINY, save
+from triton_diffusers import step_batching
 from triton_diffusers.call import read_call
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import CancelledError, ConfigError
@@ -81,7 +82,10 @@ def _side_by_side(
 
 
 @pytest.fixture
-def batcher() -> Any:
+def batcher(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A batcher that waits for every lane on its way, so that machine and load decide nothing."""
+    monkeypatch.setattr(step_batching, "PATIENCE", 1e6)
+    monkeypatch.setattr(step_batching, "LONGEST_WAIT_S", 5.0)
     made = StepBatcher(limit=16)
     yield made
     made.close()
@@ -195,6 +199,18 @@ def test_draws_from_the_global_generator_stay_a_calls_own(models: Path) -> None:
     for seed in range(3):
         torch.manual_seed(seed)
         assert drawn[seed] == [float(torch.rand(1)) for _ in range(5)]
+
+
+def test_what_has_no_tensor_in_front_runs_alone(batcher: StepBatcher) -> None:
+    import torch
+
+    class Nested(torch.nn.Module):
+        def forward(self, samples: dict[str, Any]) -> Any:
+            return samples["x"] * 2
+
+    with batcher.lane() as lane:
+        found = lane.call(Nested(), (), {"samples": {"x": torch.ones(2)}})
+    assert torch.equal(found, torch.full((2,), 2.0))
 
 
 def test_a_call_that_changes_the_denoiser_is_refused(models: Path) -> None:

@@ -26,6 +26,7 @@ ON: dict[str, Any] = {
     "layerwise_casting": "float8_e4m3fn",
     "device": "cuda:1",
     "channels_last": True,
+    "step_batching": True,
 }
 
 
