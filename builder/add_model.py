@@ -17,7 +17,7 @@ from triton_diffusers.signature import Signature, entry_inputs, entry_outputs, r
 PATH_OPTIONS: dict[str, tuple[str, ...]] = {
     "custom_pipeline": (),
     "lora": ("path",),
-    "diffusers_load_kwargs": ("config",),
+    "diffusers_load_kwargs": ("config", "custom_pipeline"),
 }
 """Options whose values name files, typed relative to where the operator is -> keys inside."""
 SUFFIXES = {"video": "mp4", "audio": "wav"}
@@ -50,12 +50,12 @@ def build_entry(args: argparse.Namespace, name: str, folder: Path) -> tuple[Entr
     config = _read_options(args, folder)
     if args.gpus and config.device is not None:
         raise ConfigError("--gpus and --device both place the pipeline: give one of them")
-    if config.lifted().device_map is not None and (args.gpus or args.instances > 1):
+    lifted = config.lifted()
+    if lifted.device_map is not None and (args.gpus or args.instances > 1):
         raise ConfigError(
             "--device-map places one copy itself: leave out --gpus and --instances (to choose its "
             "GPUs start the server with CUDA_VISIBLE_DEVICES)"
         )
-    lifted = config.lifted()
     check_alone(lifted)
     cls = models.find_class(lifted, folder)
     signature = read_signature(cls)

@@ -2,7 +2,6 @@
 """Whether an exception of a call is the pipeline's refusal of its inputs, or a failure."""
 
 import traceback
-from pathlib import Path
 
 CHECKERS = {"diffusers", "transformers"}
 """Packages that look at a pipeline's inputs before its first step."""
@@ -17,17 +16,23 @@ def is_refusal(error: Exception, started: bool) -> bool:
     if not isinstance(error, ValueError | TypeError):
         return False
     frames = traceback.extract_tb(error.__traceback__)
-    last = frames[-1]
-    parts = set(Path(last.filename).parts)
-    raised = CHECKERS & parts and (last.line or "").startswith("raise ")
-    return bool((raised or "PIL" in parts) and not started) or any(
+    package = _modules(error)[-1].partition(".")[0]
+    raised = package in CHECKERS and (frames[-1].line or "").startswith("raise ")
+    return bool((raised or package == "PIL") and not started) or any(
         f.name == "check_inputs" for f in frames
     )
 
 
 def is_of_a_scheduler(error: BaseException) -> bool:
     """Tell whether a scheduler raised: what the call asked of it was its options, or default."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return any("schedulers" in Path(f.filename).parts for f in frames) or (
-        frames[-1].name == "retrieve_timesteps"
-    )
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    in_one = any(name.startswith("diffusers.schedulers.") for name in _modules(error))
+    return in_one or last.name == "retrieve_timesteps"
+
+
+def _modules(error: BaseException) -> list[str]:
+    """Return the names of the modules that an exception went through, the one that raised last."""
+    return [
+        str(frame.f_globals.get("__name__", ""))
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
