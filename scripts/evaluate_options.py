@@ -23,6 +23,7 @@ from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading import LoadedPipeline, load_pipeline
 from triton_diffusers.progress import isolate
 from triton_diffusers.quantization_methods import METHODS
+from triton_diffusers.weight_bytes import count_bytes
 
 PLAIN = ServeConfig(model=str(PIPELINE_DIR), diffusers_call_kwargs=CALL_KWARGS)
 BACKENDS = ("_native_math", "_native_flash", "_native_efficient", "_native_cudnn", "flex")
@@ -89,8 +90,7 @@ def draw(loaded: LoadedPipeline, count: int) -> list[Image.Image]:
 
 
 def weights(loaded: LoadedPipeline) -> str:
-    held = loaded.facts.get("quantization", {}).get("transformer")
-    return f"{held['bytes_before']:,} -> {held['bytes']:,}" if held else ""
+    return f"{count_bytes(loaded.pipeline.transformer).after:,}"
 
 
 def told(loaded: LoadedPipeline) -> str:
