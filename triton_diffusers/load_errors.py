@@ -26,8 +26,14 @@ PACKAGES = {
 DAMAGED = ("JSONDecodeError", "KeyError", "SafetensorError")
 DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 GPU_FULL = ("OutOfMemoryError: ", "CUDA out of memory", "CUDA error: out of memory", "HIP out of")
-NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "not enough memory")
-"""As PyTorch's allocator, the operating system and safetensors word it."""
+NO_MEMORY = (
+    *("can't allocate memory", "Cannot allocate memory", "not enough memory"),
+    "can't start new thread",
+)
+"""As PyTorch's allocator, the operating system, safetensors and Python word it.
+
+A thread's stack is memory too, and shards are loaded by several threads.
+"""
 
 
 def explain_load(error: BaseException, config: ServeConfig, folder: Path | None = None) -> str:

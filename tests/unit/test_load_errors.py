@@ -42,6 +42,7 @@ DISK = "is full"
         (RuntimeError("[enforce fail at x] DefaultCPUAllocator: can't allocate memory: y"), HOST),
         (RuntimeError("DefaultCPUAllocator: not enough memory: you tried"), HOST),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), HOST),
+        (RuntimeError("can't start new thread"), HOST),
         (OSError(errno.ENOSPC, "No space left on device"), DISK),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), DISK),
         (caused(OSError("x"), RuntimeError("xet: No space left on device (os error 28)")), DISK),
