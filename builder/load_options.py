@@ -21,7 +21,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "speed": (
         *("attention_backend", "attention_fallback", "torch_compile", "channels_last"),
-        *("warmup", "cpu_threads", "step_batching", "max_in_flight", "max_batch"),
+        *("warmup", "cpu_threads", "request_batching", "step_batching"),
+        *("max_in_flight", "max_batch", "stuck_after_s"),
     ),
     "defaults of calls": (
         *("diffusers_call_kwargs", "scheduler", "flow_shift", "boundary_ratio"),

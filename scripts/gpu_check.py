@@ -49,10 +49,10 @@ class Bench:
     def draw(self, loaded: Any) -> np.ndarray:
         """uint8 [N, H, W, 3], as an entry answers."""
         from triton_diffusers.call import read_call
-        from triton_diffusers.runner import Stages, run_call
+        from triton_diffusers.runner import run_call
 
         inputs = {"prompt": np.array([b"a handwritten seven"], object), "seed": np.array([7])}
-        wire = run_call(read_call(inputs, loaded), loaded, Stages({}), lambda done, total: None)
+        wire = run_call(read_call(inputs, loaded), loaded, lambda done, total: None)
         return wire["images"]
 
     def seconds(self, loaded: Any, calls: int = 3) -> float:

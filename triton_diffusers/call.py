@@ -20,13 +20,15 @@ from triton_diffusers.contract import (
     OUTPUT_BASE64,
     OUTPUT_FORMAT,
     OUTPUT_QUALITY,
+    PROBE,
+    QUEUE_PRIORITY,
     SEED,
     WIRE,
     Kind,
     is_reserved,
     reserved_hint,
 )
-from triton_diffusers.counts import match_prompts, read_seeds
+from triton_diffusers.counts import count_outputs, match_prompts, read_seeds
 from triton_diffusers.errors import RequestError, unknown
 from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.output_options import read_output_options
@@ -44,6 +46,8 @@ class Call:
     output: OutputOptions
     counts: dict[str, int] = field(default_factory=dict)
     """How many elements each text and picture input has, to explain a failure."""
+    outputs: int | None = None
+    """How many pictures, videos or sounds the call gives; None where only the pipeline knows."""
 
 
 def read_call(inputs: Mapping[str, Array], loaded: LoadedPipeline) -> Call:
@@ -60,12 +64,15 @@ def read_call(inputs: Mapping[str, Array], loaded: LoadedPipeline) -> Call:
     if SEED.name in signature.parameters:
         # a pipeline that also has a seed of its own: a drawn one must repeat the call too
         kwargs[SEED.name] = seeds[0]
-    return Call(kwargs, seeds, read_output_options(inputs, kwargs, loaded), counts)
+    outputs = count_outputs(kwargs, prompts, signature)
+    return Call(kwargs, seeds, read_output_options(inputs, kwargs, loaded), counts, outputs)
 
 
 def refuse_parameters(parameters: Mapping[str, Any], signature: Signature) -> None:
-    """Raise RequestError for any request parameter: arguments travel as inputs."""
+    """Raise RequestError for a request parameter that is not ours: arguments travel as inputs."""
     for name in parameters:
+        if name in (QUEUE_PRIORITY, PROBE):
+            continue
         hint = _elsewhere(name)
         if hint:
             raise RequestError(f"request parameter '{name}': {hint}")
@@ -76,6 +83,23 @@ def refuse_parameters(parameters: Mapping[str, Any], signature: Signature) -> No
             )
         accepted = (*_sendable(signature), *_OWN)
         raise RequestError(unknown("request parameter", name, signature.pipeline_class, accepted))
+
+
+def read_priority(parameters: Mapping[str, Any]) -> int:
+    """Return a request's priority: lower runs first, 0 unless it says so. Raises RequestError."""
+    value = parameters.get(QUEUE_PRIORITY, 0)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise RequestError(
+            f"request parameter '{QUEUE_PRIORITY}': {value!r}; send a whole number: lower ones "
+            "run first"
+        )
+    return value
+
+
+def names_of_media(signature: Signature) -> frozenset[str]:
+    """Return the inputs that carry pictures, videos or sounds."""
+    media = [p.name for p in signature.parameters.values() if p.kind in MEDIA]
+    return frozenset([*media, *(name + BYTES_SUFFIX for name in media)])
 
 
 _OWN = (SEED.name, EXTRA.name, OUTPUT_FORMAT.name, OUTPUT_QUALITY.name, OUTPUT_BASE64.name)

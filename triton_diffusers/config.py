@@ -177,6 +177,11 @@ class ServeConfig:
         fails="a vae that cannot: refused",
     )
     cpu_threads: int | None = _option("torch threads of the instance.", minimum=1)
+    request_batching: bool = _option(
+        "Run requests that differ only in texts and seeds as one call; rounding may differ.",
+        False,
+        fails="with step_batching: refused; a pipeline that cannot: requests run one by one",
+    )
     step_batching: bool = _option(
         "Run calls side by side and let their steps share forwards; rounding may differ.",
         False,
@@ -189,10 +194,15 @@ class ServeConfig:
         fails="without step_batching: refused",
     )
     max_batch: int = _option(
-        "With step_batching: most samples of one forward of a denoiser.",
+        "Most requests of one call (request_batching), or samples of a forward (step_batching).",
         16,
         minimum=1,
-        fails="without step_batching: refused",
+        fails="without either: refused",
+    )
+    stuck_after_s: float = _option(
+        "Seconds without a step after which a call counts as stuck and the model as not ready.",
+        1800.0,
+        minimum=1,
     )
     max_queue: int = _option("Requests that may wait; further ones get UNAVAILABLE.", 64, minimum=1)
     max_steps: int = _option("Most num_inference_steps a request may ask for.", 1000, minimum=1)

@@ -116,6 +116,11 @@ AUDIO_FORMATS = ("wav", "flac")
 TENSOR_FORMAT = "tensor"
 OUTPUT_FORMATS = (TENSOR_FORMAT, *IMAGE_FORMATS, *VIDEO_FORMATS, *AUDIO_FORMATS)
 
+QUEUE_PRIORITY = "queue_priority"
+"""Request parameter: which waiting request runs first. Triton keeps `priority` to itself."""
+PROBE = "probe"
+"""Request parameter: true asks only how the model is; answered at once, as `info`."""
+
 RESERVED = {
     "generator": "send 'seed' instead",
     "output_type": "send 'output_format' instead",

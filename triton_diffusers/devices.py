@@ -34,3 +34,12 @@ def use_device(name: str) -> None:
     device = torch.device(name)
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
+
+
+def free_cached(name: str) -> None:
+    """Give back the memory of a device that torch keeps for later, after a call that ran out."""
+    import torch
+
+    device = torch.device(name)
+    if device.type != "cpu":
+        torch.get_device_module(device).empty_cache()

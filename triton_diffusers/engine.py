@@ -1,125 +1,307 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue and the workers that run calls. Knows nothing of Triton or diffusers."""
+"""The queue and the threads that read, run and answer requests. Knows no Triton, no diffusers.
 
+A job is read (its files decoded), waits, runs alone or with others like it, and is answered (its
+result encoded). Reading and answering have threads of their own: the next job runs meanwhile.
+"""
+
+import itertools
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from triton_diffusers.errors import BusyError, CancelledError
 
 WATCH_S = 0.2
 """How often waiting jobs are looked at: a caller that went away frees its place in the queue."""
+READERS = 2
+ANSWERERS = 2
+MOST_UNANSWERED = 8
+"""Results that wait to be encoded and sent, for each job that may run at once."""
+GATHER = 0.1
+"""How long a batch waits for more jobs, as a share of the time that the last run took."""
+LONGEST_GATHER_S = 0.05
+
+
+_log = logging.getLogger(__name__).error
 
 
 class Job(Protocol):
     """One request, from acceptance to its one answer."""
 
+    priority: int
+    """Lower ones run first; equal ones in the order in which they came."""
+    reads_files: bool
+    """Whether reading takes so long that a thread has to do it."""
+
     def check(self) -> None:
         """Raise CancelledError when the caller went away or the time is over."""
 
+    def read(self) -> None:
+        """Decode the request. What it raises is answered."""
+
+    def joins(self, other: Any) -> bool:
+        """Tell whether both may run as one; asked only where batches may be larger than one."""
+
     def answer(self, result: Any) -> None:
-        """Send the result. Called once, unless `fail` was."""
+        """Encode the result and send it. Called once, unless `fail` was."""
 
     def fail(self, error: BaseException) -> None:
-        """Send an error. Called at most once, also after a failed `answer`."""
+        """Send an error; does nothing after an answer."""
+
+
+Beat = Callable[[], None]
+Run = Callable[[Sequence[Any], Beat], Sequence[Any]]
+"""(jobs that run as one, what to call at each step) -> a result or an exception for each."""
+
+
+@dataclass(eq=False)
+class _Running:
+    """Jobs that a worker runs."""
+
+    jobs: Sequence[Job]
+    since: float = field(default_factory=time.monotonic)
+    beaten_at: float = field(default_factory=time.monotonic)
+
+    def beat(self) -> None:
+        self.beaten_at = time.monotonic()
 
 
 class Engine:
-    """A bounded queue, one worker or several, and a watcher of the queue."""
+    """A bounded queue ordered by priority, workers that run jobs, and a watcher of both."""
 
-    def __init__(self, run: Callable[[Any], Any], max_queue: int, workers: int = 1) -> None:
-        """`run(job)` does the work of one job and returns what `job.answer` sends.
+    def __init__(
+        self,
+        run: Run,
+        max_queue: int,
+        workers: int = 1,
+        max_batch: int = 1,
+        stuck_after_s: float | None = None,
+        log: Callable[[str], None] = _log,
+    ) -> None:
+        """Start the threads.
 
-        workers: how many jobs run at once; pipelines are not thread-safe (see step_batching.py).
+        workers: how many runs go on at once; pipelines are not thread-safe (see step_batching.py).
+        max_batch: most jobs of one run. stuck_after_s: a run without a step for so long is stuck:
+        its jobs and those that wait are answered with an error, and new ones are refused.
         """
         self._run = run
         self._max_queue = max_queue
-        self._jobs: deque[Job] = deque()
+        self._max_batch = max_batch
+        self._stuck_after_s = stuck_after_s
+        self._log = log
         self._changed = threading.Condition()
         self._closed = False
-        self._working = workers
+        self._count = itertools.count()
+        self._waiting: dict[tuple[int, int], Job] = {}
+        self._reading = 0
+        self._running: list[_Running] = []
+        self._stuck: list[_Running] = []
+        self._gather = (1, 0.0)  # how many jobs to wait for, and how long
+        self._readers = ThreadPoolExecutor(READERS, "read")
+        self._answerers = ThreadPoolExecutor(ANSWERERS, "answer")
+        self._unanswered = threading.Semaphore(MOST_UNANSWERED * max(workers, max_batch))
         self._finished = threading.Event()
-        targets = [*[(self._work, "pipeline")] * workers, (self._watch, "queue")]
-        self._threads = [
-            threading.Thread(target=target, name=name, daemon=True) for target, name in targets
+        self._workers = [
+            threading.Thread(target=self._work, name="pipeline", daemon=True)
+            for _ in range(workers)
         ]
-        for thread in self._threads:
+        self._watcher = threading.Thread(target=self._watch, name="queue", daemon=True)
+        for thread in (*self._workers, self._watcher):
             thread.start()
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
-        return len(self._jobs)
+        """How many jobs are read or wait."""
+        return len(self._waiting) + self._reading
+
+    def health(self) -> dict[str, Any]:
+        """Return `status` (ready, stuck or unloading), and how many jobs wait and run."""
+        with self._changed:
+            now = time.monotonic()
+            beaten = [running.beaten_at for running in self._running]
+            status = "stuck" if self._stuck else "unloading" if self._closed else "ready"
+            return {
+                "status": status,
+                "waiting": self.waiting,
+                "running": sum(len(running.jobs) for running in self._running),
+                "seconds_since_last_step": round(now - min(beaten), 3) if beaten else None,
+            }
 
     def submit(self, job: Job) -> None:
-        """Queue a job, which the worker answers. Raises BusyError when the queue is full."""
+        """Take a job, which is answered from now on. Raises BusyError when the queue is full."""
         with self._changed:
             if self._closed:
                 raise BusyError("the model is being unloaded; send the request again later")
-            if len(self._jobs) >= self._max_queue:
+            if self._stuck:
+                raise BusyError(self._told_stuck())
+            if self.waiting >= self._max_queue:
                 raise BusyError(
-                    f"the queue is full: {len(self._jobs)} requests wait (max_queue "
+                    f"the queue is full: {self.waiting} requests wait (max_queue "
                     f"{self._max_queue}); send the request again later"
                 )
-            self._jobs.append(job)
-            self._changed.notify()
+            place = (job.priority, next(self._count))
+            self._reading += 1
+        if job.reads_files:
+            self._readers.submit(self._read, job, place)
+        else:
+            self._read(job, place)
 
     def close(self) -> None:
-        """Refuse new jobs, finish those accepted, end the threads."""
+        """Refuse new jobs, finish those accepted, end the threads; a stuck one is left behind."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
+        for worker in self._workers:
+            while worker.is_alive() and not self._stuck:
+                worker.join(WATCH_S)
+        self._finished.set()
+        self._watcher.join()
+        self._readers.shutdown()
+        self._answerers.shutdown()
 
-    def _work(self) -> None:
-        while (job := self._next()) is not None:
-            self._do(job)
-            del job  # what a finished request held is not kept until the next one comes
-        with self._changed:
-            self._working -= 1
-            if self._working == 0:
-                self._finished.set()
-
-    def _next(self) -> Job | None:
-        with self._changed:
-            while not self._jobs:
-                if self._closed:
-                    return None
-                self._changed.wait()
-            return self._jobs.popleft()
-
-    def _do(self, job: Job) -> None:
+    def _read(self, job: Job, place: tuple[int, int]) -> None:
+        failure: BaseException | None = None
         try:
             job.check()
-            job.answer(self._run(job))
+            job.read()
+        except BaseException as error:
+            failure = error
+        with self._changed:
+            self._reading -= 1
+            if failure is None:
+                self._waiting[place] = job
+            self._changed.notify_all()
+        if failure is not None:
+            _fail(job, failure)
+
+    def _work(self) -> None:
+        while (jobs := self._next()) is not None:
+            self._do(jobs)
+            del jobs  # what a finished request held is not kept until the next one comes
+
+    def _next(self) -> list[Job] | None:
+        """Wait for jobs worth running now, and take them."""
+        with self._changed:
+            gathering_since: float | None = None
+            while True:
+                if self._waiting:
+                    gathering_since = gathering_since or time.monotonic()
+                    places = self._alike()
+                    enough, patience_s = self._gather
+                    left = gathering_since + patience_s - time.monotonic()
+                    if len(places) >= enough or left <= 0 or self._closed:
+                        jobs = [self._waiting.pop(place) for place in places]
+                        self._gather = (min(self._max_batch, len(jobs) + self.waiting), patience_s)
+                        return jobs
+                    self._changed.wait(left)
+                elif self._closed and not self._reading:
+                    self._changed.notify_all()
+                    return None
+                else:
+                    gathering_since = None
+                    self._changed.wait()
+
+    def _alike(self) -> list[tuple[int, int]]:
+        """Return the place of the first job, and of those that may run with it."""
+        if self._max_batch == 1:
+            return [min(self._waiting)]
+        first, *others = sorted(self._waiting)
+        job = self._waiting[first]
+        alike = [place for place in others if job.joins(self._waiting[place])]
+        return [first, *alike[: self._max_batch - 1]]
+
+    def _do(self, jobs: list[Job]) -> None:
+        jobs = [job for job in jobs if _is_wanted(job)]
+        if not jobs:
+            return
+        running = _Running(jobs)
+        with self._changed:
+            self._running.append(running)
+        results: Sequence[Any]
+        try:
+            results = self._run(jobs, running.beat)
+        except BaseException as error:
+            results = [error] * len(jobs)
+        with self._changed:
+            self._running.remove(running)
+            if running in self._stuck:
+                self._stuck.remove(running)
+            seconds = time.monotonic() - running.since
+            self._gather = (self._gather[0], min(GATHER * seconds, LONGEST_GATHER_S))
+        for job, result in zip(jobs, results, strict=True):
+            self._unanswered.acquire()
+            try:
+                self._answerers.submit(self._answer, job, result)
+            except RuntimeError:  # closed meanwhile, without waiting for a run that was stuck
+                self._answer(job, result)
+
+    def _answer(self, job: Job, result: Any) -> None:
+        try:
+            if isinstance(result, BaseException):
+                raise result
+            job.answer(result)
         except BaseException as error:
             _fail(job, error)
+        finally:
+            self._unanswered.release()
 
     def _watch(self) -> None:
         while not self._finished.wait(WATCH_S):
-            self._drop_unwanted()
+            with self._changed:
+                waiting = list(self._waiting.items())
+            for place, job in waiting:
+                try:
+                    job.check()
+                except CancelledError as error:
+                    self._withdraw(place, error)
+            if self._stuck_after_s is not None:
+                self._look_for_stuck(self._stuck_after_s)
 
-    def _drop_unwanted(self) -> None:
+    def _withdraw(self, place: tuple[int, int], error: BaseException) -> None:
+        """Answer a waiting job with an error, unless a worker has it already."""
         with self._changed:
-            waiting = list(self._jobs)
-        for job in waiting:
-            try:
-                job.check()
-            except CancelledError as error:
-                if self._withdraw(job):
-                    _fail(job, error)
+            job = self._waiting.pop(place, None)
+            self._changed.notify_all()
+        if job is not None:
+            _fail(job, error)
 
-    def _withdraw(self, job: Job) -> bool:
-        """Take a job out of the queue; False when the worker has it already."""
+    def _look_for_stuck(self, after_s: float) -> None:
         with self._changed:
-            if job not in self._jobs:
-                return False
-            self._jobs.remove(job)
-            return True
+            oldest = time.monotonic() - after_s
+            stuck = [running for running in self._running if running.beaten_at < oldest]
+            new = [running for running in stuck if running not in self._stuck]
+            self._stuck = stuck
+            waiting = list(self._waiting) if stuck else []
+        if not stuck:
+            return
+        error = BusyError(self._told_stuck())
+        if new:
+            self._log(str(error))
+        for running in new:
+            for job in running.jobs:
+                _fail(job, error)
+        for place in waiting:
+            self._withdraw(place, error)
+
+    def _told_stuck(self) -> str:
+        return (
+            f"a call has made no step for {self._stuck_after_s:g} s (stuck_after_s of the entry) "
+            "and cannot be stopped; load the model again"
+        )
+
+
+def _is_wanted(job: Job) -> bool:
+    try:
+        job.check()
+    except BaseException as error:
+        _fail(job, error)
+        return False
+    return True
 
 
 def _fail(job: Job, error: BaseException) -> None:
@@ -128,16 +310,3 @@ def _fail(job: Job, error: BaseException) -> None:
         job.fail(error)
     except Exception:
         logging.getLogger(__name__).exception("no answer could be sent")
-
-
-class Deadline:
-    """The moment after which a request is not worth answering."""
-
-    def __init__(self, timeout_s: float | None) -> None:
-        self.timeout_s = timeout_s
-        self._end = None if timeout_s is None else time.monotonic() + timeout_s
-
-    def check(self) -> None:
-        """Raise CancelledError when the time is over."""
-        if self._end is not None and time.monotonic() > self._end:
-            raise CancelledError(f"the request's timeout of {self.timeout_s} s is over")

@@ -21,6 +21,10 @@ class CancelledError(Exception):
     """The caller went away or the request's time ran out: CANCELLED."""
 
 
+class OutOfMemoryError(Exception):
+    """A call needs more memory than there is: INTERNAL for this request; the next one may fit."""
+
+
 def near_miss(name: str, accepted: Iterable[str]) -> str:
     """Return " Did you mean 'x'?", or "" when nothing accepted looks like `name`."""
     close = difflib.get_close_matches(name, list(accepted), n=1, cutoff=0.6)
@@ -37,6 +41,5 @@ def unknown(thing: str, name: str, where: str, accepted: Iterable[str]) -> str:
 def one_line(error: BaseException) -> str:
     """Return an exception's own text on one line, with its type unless the text is ours."""
     text = " ".join(str(error).split())
-    return (
-        text if isinstance(error, ConfigError | RequestError) else f"{type(error).__name__}: {text}"
-    )
+    ours = isinstance(error, ConfigError | RequestError | OutOfMemoryError)
+    return text if ours else f"{type(error).__name__}: {text}"

@@ -14,9 +14,10 @@ def render_info(
     loaded: LoadedPipeline,
     seconds: Mapping[str, float],
     steps: int,
+    batch: int,
     warnings: Sequence[str],
 ) -> bytes:
-    """Return the JSON text."""
+    """Return the JSON text. batch: how many requests ran as one call."""
     info = {
         "model": loaded.config.model,
         "pipeline_class": loaded.signature.pipeline_class,
@@ -28,6 +29,7 @@ def render_info(
         "seeds": call.seeds,
         **({"fps": call.output.fps} if loaded.signature.is_video else {}),
         "steps": steps,
+        "batch": batch,
         "seconds": {stage: round(s, 6) for stage, s in seconds.items()},
         "warnings": list(warnings),
     }

@@ -25,7 +25,7 @@ PACKAGES = {
 
 DAMAGED = ("JSONDecodeError", "KeyError", "SafetensorError")
 DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
-GPU_FULL = ("OutOfMemoryError: ", "CUDA out of memory", "CUDA error: out of memory", "HIP out of")
+GPU_FULL = ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of")
 NO_MEMORY = (
     *("can't allocate memory", "Cannot allocate memory", "not enough memory"),
     "can't start new thread",
@@ -56,6 +56,15 @@ def forget(error: BaseException) -> None:
         for frame, _ in traceback.walk_tb(each.__traceback__):
             _ = frame.f_locals  # renews the copy of the names that reading them once had left
     gc.collect()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error, or what caused it, is want of memory: the GPU's or the host's."""
+    return any(
+        isinstance(each, MemoryError)
+        or any(words in f"{type(each).__name__}: {each}" for words in (*GPU_FULL, *NO_MEMORY))
+        for each in chain(error)
+    )
 
 
 def missing_package(error: BaseException) -> str | None:

@@ -37,7 +37,7 @@ def check_options(
             "name the hub model"
         )
     _check_families(config, cls.__name__)
-    _check_step_batching(config)
+    _check_batching(config, signature)
     if single_file:
         check_single_file(config, cls)
     else:
@@ -82,14 +82,30 @@ def check_needed_components(
             )
 
 
-def _check_step_batching(config: ServeConfig) -> None:
-    """Raise ConfigError for what bounds step batching where there is none."""
-    for name in ("max_in_flight", "max_batch"):
+def _check_batching(config: ServeConfig, signature: Signature) -> None:
+    """Raise ConfigError where nothing can be batched, and for bounds of batches without any."""
+    if config.request_batching and config.step_batching:
+        raise ConfigError(
+            "parameters 'request_batching' and 'step_batching' cannot be used together: both join "
+            "requests; choose one"
+        )
+    if config.request_batching and not (
+        "prompt" in signature.parameters and "generator" in signature.reserved
+    ):
+        raise ConfigError(
+            f"parameter 'request_batching' cannot be used with {signature.pipeline_class}: its "
+            "calls take no prompts with a generator for each"
+        )
+    ways = {
+        "max_in_flight": ("step_batching",),
+        "max_batch": ("request_batching", "step_batching"),
+    }
+    for name, needed in ways.items():
         is_set = getattr(config, name) != getattr(ServeConfig, name)
-        if is_set and not config.step_batching:
+        if is_set and not any(getattr(config, way) for way in needed):
             raise ConfigError(
-                f"parameter '{name}' has no effect without step_batching: remove it, or set "
-                "step_batching to true"
+                f"parameter '{name}' has no effect without {' or '.join(needed)}: remove it, or "
+                f"set {needed[-1]} to true"
             )
 
 

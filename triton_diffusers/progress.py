@@ -64,8 +64,8 @@ def restored_on_failure(before: Processors) -> Iterator[None]:
         raise
 
 
-def isolate(pipeline: Any, on_step: OnStep) -> Any:
-    """Return a shallow copy of the pipeline for one call.
+def isolate(pipeline: Any, on_step: OnStep, on_start: Callable[[], None] = lambda: None) -> Any:
+    """Return a shallow copy of the pipeline for one call. on_start: called as its steps begin.
 
     Weights are shared. Schedulers are copied, because they hold the state of a call: what one
     request left in a scheduler cannot reach the next. Pipelines inside the pipeline (combined
@@ -78,9 +78,10 @@ def isolate(pipeline: Any, on_step: OnStep) -> Any:
         if isinstance(value, SchedulerMixin):
             vars(clone)[name] = copy.deepcopy(value)
         elif isinstance(value, DiffusionPipeline):
-            vars(clone)[name] = isolate(value, on_step)
+            vars(clone)[name] = isolate(value, on_step, on_start)
 
     def progress_bar(iterable: Any = None, total: int | None = None, **_: Any) -> StepBar:
+        on_start()
         return StepBar(on_step, iterable, total)
 
     vars(clone)["progress_bar"] = progress_bar

@@ -3,7 +3,7 @@
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,52 +13,80 @@ import numpy as np
 from triton_diffusers.arrays import Array
 from triton_diffusers.call import Call
 from triton_diffusers.contract import BYTES_SUFFIX, INFO, MEDIA, SAMPLING_RATE, SEED_USED
-from triton_diffusers.errors import CancelledError, RequestError
+from triton_diffusers.devices import free_cached
+from triton_diffusers.errors import CancelledError, OutOfMemoryError, RequestError, one_line
 from triton_diffusers.info import render_info
-from triton_diffusers.load_errors import missing_package
+from triton_diffusers.load_errors import forget, is_out_of_memory, missing_package
 from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.notices import collected
 from triton_diffusers.outputs import to_wire
-from triton_diffusers.progress import isolate, restored_on_failure
+from triton_diffusers.progress import OnStep, isolate, restored_on_failure
 from triton_diffusers.refusals import is_refusal
 from triton_diffusers.step_batching import Lane
 
 
 @dataclass
-class Stages:
-    """Seconds by stage of one request."""
+class Computed:
+    """What a call of the pipeline gave, before it is encoded."""
 
+    fields: dict[str, Any]
+    sampling_rate: int | None
+    steps: int
     seconds: dict[str, float]
+    """By stage: encode_prompt, denoise, decode_latents where it drives a progress bar; pipeline."""
+    notes: list[str]
+    batch: int = 1
+    """How many requests ran as this one call."""
 
-    def timed(self, stage: str, function: Callable[[], Any]) -> Any:
-        """Run a function and note how long it took."""
-        started = time.perf_counter()
-        try:
-            return function()
-        finally:
-            self.seconds[stage] = time.perf_counter() - started
+
+class _Watched:
+    """Counts the steps of a call and notes when they began and ended."""
+
+    def __init__(self, on_step: OnStep) -> None:
+        self.steps = 0
+        self._on_step = on_step
+        self._entered_at = time.perf_counter()
+        self._began_at: float | None = None
+        self._last_at = 0.0
+
+    def on_start(self) -> None:
+        self._began_at = self._began_at or time.perf_counter()
+
+    def on_step(self, done: int, total: int) -> None:
+        self.steps += 1
+        self._last_at = time.perf_counter()
+        self._on_step(done, total)
+
+    def seconds(self) -> dict[str, float]:
+        now = time.perf_counter()
+        stages = {}
+        if self._began_at is not None and self.steps:
+            stages = {
+                "encode_prompt": self._began_at - self._entered_at,
+                "denoise": self._last_at - self._began_at,
+                "decode_latents": now - self._last_at,
+            }
+        return stages | {"pipeline": now - self._entered_at}
 
 
 def run_call(
-    call: Call,
-    loaded: LoadedPipeline,
-    stages: Stages,
-    on_step: Callable[[int, int], None],
-    lane: Lane | None = None,
+    call: Call, loaded: LoadedPipeline, on_step: OnStep, lane: Lane | None = None
 ) -> dict[str, Array]:
-    """Run the pipeline and return the output tensors.
+    """Run the pipeline and return the output tensors: `compute`, then `encode`."""
+    return encode(compute(call, loaded, on_step, lane), call, loaded, {})
+
+
+def compute(
+    call: Call, loaded: LoadedPipeline, on_step: OnStep, lane: Lane | None = None
+) -> Computed:
+    """Run the pipeline.
 
     lane: the call's place among others that run at once.
     Raises RequestError where the pipeline's own check of its inputs refuses them, CancelledError
-    from `on_step`; anything else is the pipeline's own exception.
+    from `on_step`, OutOfMemoryError; anything else is the pipeline's own exception.
     """
-    steps = [0]
-
-    def count(done: int, total: int) -> None:
-        steps[0] += 1
-        on_step(done, total)
-
-    pipeline = isolate(loaded.pipeline, count)
+    watched = _Watched(on_step)
+    pipeline = isolate(loaded.pipeline, watched.on_step, watched.on_start)
     if lane is not None:
         lane.enter(pipeline)
     kwargs = call.kwargs | _generator(call.seeds, loaded)
@@ -67,23 +95,50 @@ def run_call(
     notes = list(loaded.warnings)
     try:
         with collected(notes), restored_on_failure(loaded.processors):
-            result = stages.timed("pipeline", lambda: pipeline(**kwargs))
+            result = pipeline(**kwargs)
     except CancelledError:
         raise
     except Exception as error:
-        raise _explained(error, call, loaded, started=steps[0] > 0) from error
-    fields, rate = fields_of(result, loaded), sampling_rate(result, loaded.pipeline)
+        if is_out_of_memory(error):
+            forget(error)
+            free_cached(loaded.device)
+            raise OutOfMemoryError(_memory_text(call, loaded, error)) from None
+        raise _explained(error, call, loaded, started=watched.steps > 0) from error
+    rate = sampling_rate(result, loaded.pipeline)
+    fields = fields_of(result, loaded)
+    return Computed(fields, rate, watched.steps, watched.seconds(), notes)
+
+
+def encode(
+    computed: Computed, call: Call, loaded: LoadedPipeline, seconds: Mapping[str, float]
+) -> dict[str, Array]:
+    """Turn what a call gave into the output tensors, files where the caller wants those.
+
+    seconds: of the stages before, by name.
+    """
     declared = dict(loaded.signature.output_fields)
     if loaded.signature.is_audio:
         declared[SAMPLING_RATE.name] = SAMPLING_RATE
-    wire: dict[str, Array] = stages.timed(
-        "outputs", lambda: to_wire(fields, declared, call.output, rate, notes)
-    )
+    notes, rate = list(computed.notes), computed.sampling_rate
+    started = time.perf_counter()
+    wire = to_wire(computed.fields, declared, call.output, rate, notes)
+    last = {"encode_outputs": time.perf_counter() - started}
     wire[SEED_USED.name] = np.array(call.seeds, np.int64)
-    wire[INFO.name] = np.array(
-        [render_info(call, loaded, stages.seconds, steps[0], notes)], np.object_
-    )
+    seconds = {**seconds, **computed.seconds, **last}
+    info = render_info(call, loaded, seconds, computed.steps, computed.batch, notes)
+    wire[INFO.name] = np.array([info], np.object_)
     return wire
+
+
+def _memory_text(call: Call, loaded: LoadedPipeline, error: BaseException) -> str:
+    """Say what was asked for when the memory was not enough."""
+    asked = {n: v for n, v in call.kwargs.items() if isinstance(v, int) and not isinstance(v, bool)}
+    listed = ", ".join(f"{name} {value}" for name, value in asked.items()) or "its default size"
+    of = "" if call.outputs is None else f", {call.outputs} outputs"
+    return (
+        f"out of memory on {loaded.device} with {listed}{of}; ask for less, or set vae_use_tiling, "
+        f"an offload or quantization_config of the entry (it said: {one_line(error)[:200]})"
+    )
 
 
 def _generator(seeds: list[int], loaded: LoadedPipeline) -> dict[str, Any]:
@@ -136,7 +191,7 @@ def _explained(error: Exception, call: Call, loaded: LoadedPipeline, started: bo
     text = " ".join(str(error).split()) or type(error).__name__
     if is_refusal(error, started):
         return RequestError(f"{name} refuses these inputs: {text}{_left_out(error, call, loaded)}")
-    if started or isinstance(error, MemoryError) or "out of memory" in text.lower():
+    if started:
         return error
     prompts = call.counts.get("prompt", 1)
     off = [

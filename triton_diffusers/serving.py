@@ -10,30 +10,45 @@ import io
 import json
 import locale
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from triton_diffusers.arrays import Array
-from triton_diffusers.contract import PROGRESS
-from triton_diffusers.engine import Deadline, Engine
+from triton_diffusers.call import (
+    Call,
+    names_of_media,
+    read_call,
+    read_priority,
+    refuse_parameters,
+)
+from triton_diffusers.config import ServeConfig
+from triton_diffusers.contract import INFO, PROBE, PROGRESS
+from triton_diffusers.deadline import Deadline
+from triton_diffusers.engine import Beat, Engine, Run
 from triton_diffusers.entry_check import load_entry
 from triton_diffusers.errors import (
     BusyError,
     CancelledError,
     ConfigError,
+    OutOfMemoryError,
     RequestError,
     one_line,
 )
 from triton_diffusers.info import describe_load
+from triton_diffusers.progress import OnStep
+from triton_diffusers.request_batching import RequestBatcher
+from triton_diffusers.runner import Computed, compute, encode
 from triton_diffusers.shared_memory import Room
+from triton_diffusers.step_batching import StepBatcher
 
-if TYPE_CHECKING:
-    from triton_diffusers.step_batching import Lane, StepBatcher
+POLL_S = 0.05
+"""How often Triton is asked whether a caller is still there: each time costs 0.2 ms."""
 
 
 class TritonPythonModel:
@@ -48,74 +63,95 @@ class TritonPythonModel:
         """Load the pipeline. A ConfigError becomes the model's load error, in one line."""
         _use_utf8()
         model_config = json.loads(args["model_config"])
-        self._name = args["model_name"]
-        self._decoupled = model_config.get("model_transaction_policy", {}).get("decoupled", False)
+        self.name = args["model_name"]
+        self.decoupled = model_config.get("model_transaction_policy", {}).get("decoupled", False)
         try:
-            self._loaded = load_entry(args, self._log)
+            self.loaded = load_entry(args, self.log)
         except ConfigError as error:
-            pb_utils.Logger.log_error(f"{self._name}: {error}")
-            raise pb_utils.TritonModelException(f"{self._name}: {error}") from None
-        for warning in self._loaded.warnings:
-            pb_utils.Logger.log_warn(f"{self._name}: {warning}")
-        self._log(describe_load(self._loaded))
-        self._outputs = frozenset(output["name"] for output in model_config["output"])
+            self.log_error(str(error))
+            raise pb_utils.TritonModelException(f"{self.name}: {error}") from None
+        for warning in self.loaded.warnings:
+            pb_utils.Logger.log_warn(f"{self.name}: {warning}")
+        self.log(describe_load(self.loaded))
+        self.outputs = frozenset(output["name"] for output in model_config["output"])
+        self.media = names_of_media(self.loaded.signature)
         self._room = Room()
-        self._batcher = self._make_batcher()
-        config = self._loaded.config
-        workers = config.max_in_flight if self._batcher else 1
-        self._engine = Engine(self._run, config.max_queue, workers)
+        self._sending = threading.Lock()
+        self._lanes: StepBatcher | None = None
+        self._batcher: RequestBatcher | None = None
+        self._engine = self._start_engine(self.loaded.config)
 
     def execute(self, requests: list[Any]) -> None:
         """Hand the requests to the engine, which answers through their response senders."""
         for request in requests:
-            job = _Job(request, self._name, self._decoupled)
+            job = _Job(request, self)
             try:
-                self._engine.submit(job)
-            except BusyError as error:
+                if job.is_probe():
+                    job.answer_probe(self._engine.health())
+                else:
+                    job.priority = read_priority(job.parameters)
+                    self._engine.submit(job)
+            except Exception as error:
                 job.fail(error)
+
+    def is_ready(self) -> bool:
+        """Tell whether requests would be run; newer servers ask."""
+        return bool(self._engine.health()["status"] == "ready")
 
     def finalize(self) -> None:
         """Finish what was accepted and let the pipeline go."""
         self._engine.close()
-        if self._batcher:
-            self._batcher.close()
-        del self._loaded
+        if self._lanes:
+            self._lanes.close()
+        del self.loaded
 
-    def _log(self, text: str) -> None:
-        pb_utils.Logger.log_info(f"{self._name}: {text}")
+    def log(self, text: str) -> None:
+        """Write a line about this model to the server's log."""
+        pb_utils.Logger.log_info(f"{self.name}: {text}")
 
-    def _make_batcher(self) -> "StepBatcher | None":
-        from triton_diffusers.step_batching import StepBatcher
+    def log_error(self, text: str) -> None:
+        """Write an error about this model to the server's log."""
+        pb_utils.Logger.log_error(f"{self.name}: {text}")
 
-        config = self._loaded.config
-        return StepBatcher(config.max_batch, self._log) if config.step_batching else None
+    def send(self, wire: Mapping[str, Array], job: "_Job") -> None:
+        """Send output tensors as a job's final response, where they fit the shared memory."""
+        with self._sending:
+            self._room.check(wire)
+            job.finish([pb_utils.Tensor(name, array) for name, array in wire.items()])
 
-    def _run(self, job: "_Job") -> dict[str, Array]:
-        """Run one request, alone or in its lane."""
-        if self._batcher is None:
-            return self._answer(job, None)
-        with self._batcher.lane() as lane:
-            self._loaded.facts["step_batching"] = self._batcher.facts()
-            return self._answer(job, lane)
+    def _start_engine(self, config: ServeConfig) -> Engine:
+        run: Run = self._run_one
+        workers, max_batch = 1, 1
+        if config.step_batching:
+            self._lanes = StepBatcher(config.max_batch, self.log)
+            run, workers = self._run_in_lane, config.max_in_flight
+        elif config.request_batching:
+            self._batcher = RequestBatcher(self.loaded, config.max_batch, self.log)
+            run, max_batch = self._run_together, config.max_batch
+        return Engine(
+            run, config.max_queue, workers, max_batch, config.stuck_after_s, self.log_error
+        )
 
-    def _answer(self, job: "_Job", lane: "Lane | None") -> dict[str, Array]:
-        from triton_diffusers.call import read_call, refuse_parameters
-        from triton_diffusers.runner import Stages, run_call
+    def joins(self, first: Call, second: Call) -> bool:
+        """Tell whether two calls may run as one."""
+        return self._batcher is not None and self._batcher.joins(first, second)
 
-        stages = Stages({"queue": time.monotonic() - job.accepted_at})
-        refuse_parameters(job.parameters(), self._loaded.signature)
-        call = stages.timed("inputs", lambda: read_call(job.inputs(), self._loaded))
-        wire = run_call(call, self._loaded, stages, job.on_step, lane)
-        wanted = job.requested & self._outputs if job.requested else self._outputs
-        answer = {name: array for name, array in wire.items() if name in wanted}
-        if not answer:
-            asked, there = (", ".join(sorted(names)) for names in (job.requested, wire))
-            raise RequestError(
-                f"none of the outputs asked for ({asked}) comes with this output_format; there are "
-                f"{there}"
-            )
-        self._room.check(answer)
-        return answer
+    def _run_one(self, jobs: Sequence["_Job"], beat: Beat) -> list[Any]:
+        (job,) = jobs
+        return [compute(job.call, self.loaded, job.on_step(beat))]
+
+    def _run_in_lane(self, jobs: Sequence["_Job"], beat: Beat) -> list[Any]:
+        assert self._lanes is not None
+        (job,) = jobs
+        with self._lanes.lane() as lane:
+            self.loaded.facts["step_batching"] = self._lanes.facts()
+            return [compute(job.call, self.loaded, job.on_step(beat), lane)]
+
+    def _run_together(self, jobs: Sequence["_Job"], beat: Beat) -> list[Any]:
+        assert self._batcher is not None
+        results = self._batcher.run([j.call for j in jobs], [j.on_step(beat) for j in jobs])
+        self.loaded.facts["request_batching"] = self._batcher.facts()
+        return results
 
 
 def _use_utf8() -> None:
@@ -133,61 +169,112 @@ def _use_utf8() -> None:
 class _Job:
     """One Triton request and its one final response."""
 
-    def __init__(self, request: Any, model: str, decoupled: bool) -> None:
+    def __init__(self, request: Any, model: TritonPythonModel) -> None:
         self._request = request
         self._sender = request.get_response_sender()
         self._model = model
-        self._decoupled = decoupled
+        self._answering = threading.Lock()
         self._answered = False
+        self._asked_at = 0.0
         timeout_us = request.timeout()
         self._deadline = Deadline(timeout_us / 1e6 if timeout_us else None)
-        self.accepted_at = time.monotonic()
-        self.requested = frozenset(request.requested_output_names())
-
-    def inputs(self) -> dict[str, Array]:
-        """Return the request's input tensors by name."""
-        return {t.name(): t.as_numpy() for t in self._request.inputs()}
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the request's parameters."""
-        text = self._request.parameters()
-        return dict(json.loads(text)) if text else {}
+        self._read_at = time.monotonic()
+        self._seconds: dict[str, float] = {}
+        self._inputs = {tensor.name(): tensor for tensor in request.inputs()}
+        self.call: Call
+        self.parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
+        self.priority = 0
+        self.reads_files = not model.media.isdisjoint(self._inputs)
 
     def check(self) -> None:
         """Raise CancelledError when the caller went away or the request's time is over."""
-        if self._sender.is_cancelled():
-            raise CancelledError("the request was cancelled")
         self._deadline.check()
+        now = time.monotonic()
+        if now - self._asked_at > POLL_S:
+            self._asked_at = now
+            if self._sender.is_cancelled():
+                raise CancelledError("the request was cancelled")
 
-    def on_step(self, done: int, total: int) -> None:
-        """Stop a call that nobody waits for; report a step where the entry streams."""
-        self.check()
-        if self._decoupled:
-            step = np.array([done, total], np.int64)
-            self._sender.send(pb_utils.InferenceResponse([pb_utils.Tensor(PROGRESS.name, step)]))
+    def read(self) -> None:
+        """Decode the inputs. Raises RequestError."""
+        started = time.monotonic()
+        refuse_parameters(self.parameters, self._model.loaded.signature)
+        inputs = {name: tensor.as_numpy() for name, tensor in self._inputs.items()}
+        self.call = read_call(inputs, self._model.loaded)
+        self._read_at = time.monotonic()
+        self._seconds["decode_inputs"] = self._read_at - started
 
-    def answer(self, result: Mapping[str, Array]) -> None:
-        """Send the output tensors as the final response."""
-        tensors = [pb_utils.Tensor(name, array) for name, array in result.items()]
-        self._finish(pb_utils.InferenceResponse(tensors))
+    def joins(self, other: "_Job") -> bool:
+        """Tell whether both may run as one call."""
+        return self._model.joins(self.call, other.call)
+
+    def on_step(self, beat: Beat) -> OnStep:
+        """Return what a run of this job calls at each step; it starts now.
+
+        Stops a run that nobody waits for, and reports the step where the entry streams.
+        """
+        self._seconds["queue"] = time.monotonic() - self._read_at
+
+        def on_step(done: int, total: int) -> None:
+            beat()
+            try:
+                self.check()
+            except CancelledError as error:
+                self.fail(error)  # now: others may go on in the same run
+                raise
+            if self._model.decoupled:
+                step = np.array([done, total], np.int64)
+                self._sender.send(
+                    pb_utils.InferenceResponse([pb_utils.Tensor(PROGRESS.name, step)])
+                )
+
+        return on_step
+
+    def answer(self, result: Computed) -> None:
+        """Encode the result and send it as the final response."""
+        model = self._model
+        wire = encode(result, self.call, model.loaded, self._seconds)
+        requested = frozenset(self._request.requested_output_names())
+        wanted = requested & model.outputs if requested else model.outputs
+        answer = {name: array for name, array in wire.items() if name in wanted}
+        if not answer:
+            asked, there = (", ".join(sorted(names)) for names in (requested, wire))
+            raise RequestError(
+                f"none of the outputs asked for ({asked}) comes with this output_format; there are "
+                f"{there}"
+            )
+        model.send(answer, self)
+
+    def is_probe(self) -> bool:
+        """Tell whether the request only asks how the model is."""
+        return self.parameters.get(PROBE) is True
+
+    def answer_probe(self, health: Mapping[str, Any]) -> None:
+        """Answer with how the model is: as `info` where it is ready, else with an error."""
+        if health["status"] != "ready":
+            raise BusyError(f"the model is {health['status']}: {json.dumps(health)}")
+        text = np.array([json.dumps(health).encode()], np.object_)
+        self.finish([pb_utils.Tensor(INFO.name, text)])
 
     def fail(self, error: BaseException) -> None:
         """Send an error as the final response."""
         code, text = _wording(error)
         if code is None:
-            pb_utils.Logger.log_error(
-                f"{self._model}: {''.join(traceback.format_exception(error))}"
-            )
+            self._model.log_error("".join(traceback.format_exception(error)))
             code = pb_utils.TritonError.INTERNAL
-        self._finish(pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code)))
+        self._send_final(pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code)))
 
-    def _finish(self, response: Any) -> None:
-        if self._answered:
-            return
-        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        self._answered = (
-            True  # not before: an answer that could not be sent leaves room for an error
-        )
+    def finish(self, tensors: list[Any]) -> None:
+        """Send tensors as the final response."""
+        self._send_final(pb_utils.InferenceResponse(tensors))
+
+    def _send_final(self, response: Any) -> None:
+        with self._answering:
+            if self._answered:
+                return
+            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            # not before: an answer that could not be sent leaves room for an error
+            self._answered = True
 
 
 def _wording(error: BaseException) -> tuple[int | None, str]:
@@ -196,6 +283,7 @@ def _wording(error: BaseException) -> tuple[int | None, str]:
         RequestError: pb_utils.TritonError.INVALID_ARG,
         BusyError: pb_utils.TritonError.UNAVAILABLE,
         CancelledError: pb_utils.TritonError.CANCELLED,
+        OutOfMemoryError: pb_utils.TritonError.INTERNAL,
     }
     code = codes.get(type(error))
     return code, " ".join(str(error).split()) if code is not None else one_line(error)

@@ -27,7 +27,7 @@ from triton_diffusers.config import ServeConfig
 from triton_diffusers.denoisers import NAMES, denoisers
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading import LoadedPipeline, load_pipeline
-from triton_diffusers.runner import Stages, run_call
+from triton_diffusers.runner import run_call
 from triton_diffusers.signature import read_signature
 
 RUNS_HERE = ("_native_math", "_native_flash", "flex")
@@ -78,7 +78,7 @@ def _draw(loaded: LoadedPipeline) -> np.ndarray:
     given = {"height": 32, "width": 32, "num_inference_steps": 2, "seed": 1}
     tensors = {n: np.array([v]) for n, v in given.items()}
     tensors["prompt"] = np.array([b"a red fox"], np.object_)
-    wire = run_call(read_call(tensors, loaded), loaded, Stages({}), lambda done, total: None)
+    wire = run_call(read_call(tensors, loaded), loaded, lambda done, total: None)
     return next(wire[n] for n in ("images", "frames") if n in wire)
 
 

@@ -16,7 +16,7 @@ from triton_diffusers.call import read_call
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import CancelledError
 from triton_diffusers.loading import LoadedPipeline, load_pipeline
-from triton_diffusers.runner import Stages, run_call
+from triton_diffusers.runner import run_call
 from triton_diffusers.signature import entry_inputs, read_signature
 
 
@@ -30,7 +30,7 @@ def _run(loaded: LoadedPipeline, stop: bool = False, **inputs: Any) -> np.ndarra
             raise CancelledError("the request was cancelled")
 
     tensors = {n: np.atleast_1d(np.array(_encoded(v))) for n, v in inputs.items()}
-    return run_call(read_call(tensors, loaded), loaded, Stages({}), on_step)["images"]
+    return run_call(read_call(tensors, loaded), loaded, on_step)["images"]
 
 
 def _encoded(value: Any) -> Any:

@@ -18,7 +18,7 @@ from triton_diffusers.call import read_call
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading import LoadedPipeline, load_pipeline
-from triton_diffusers.runner import Stages, run_call
+from triton_diffusers.runner import run_call
 
 SMALL = {"height": 32, "width": 32, "num_inference_steps": 2, "seed": 1}
 
@@ -44,14 +44,14 @@ def _draw(loaded: LoadedPipeline, **inputs: Any) -> np.ndarray:
         for n, v in given.items()
     }
     call = read_call(tensors, loaded)
-    wire = run_call(call, loaded, Stages({}), lambda done, total: None)
+    wire = run_call(call, loaded, lambda done, total: None)
     return next(wire[name] for name in ("images", "frames") if name in wire)
 
 
 def _info(loaded: LoadedPipeline) -> dict[str, Any]:
     inputs = {"prompt": np.array([b"a"], np.object_), "seed": np.array([1])}
     inputs |= {n: np.array([v]) for n, v in SMALL.items()}
-    wire = run_call(read_call(inputs, loaded), loaded, Stages({}), lambda done, total: None)
+    wire = run_call(read_call(inputs, loaded), loaded, lambda done, total: None)
     return dict(json.loads(wire["info"][0]))
 
 

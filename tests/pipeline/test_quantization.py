@@ -18,7 +18,7 @@ from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading import LoadedPipeline, load_pipeline
 from triton_diffusers.quantization import Quantization, plan_quantization, verify_quantization
-from triton_diffusers.runner import Stages, run_call
+from triton_diffusers.runner import run_call
 from triton_diffusers.weight_bytes import count_bytes, is_quantized
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +73,7 @@ def _draw(loaded: LoadedPipeline, seed: int = 1, **inputs: Any) -> np.ndarray:
         n: np.array([v.encode()], np.object_) if isinstance(v, str) else np.atleast_1d(np.array(v))
         for n, v in given.items()
     }
-    outputs = run_call(read_call(tensors, loaded), loaded, Stages({}), lambda done, total: None)
+    outputs = run_call(read_call(tensors, loaded), loaded, lambda done, total: None)
     return next(outputs[n] for n in ("images", "frames") if n in outputs).astype(np.float32)
 
 

@@ -16,7 +16,7 @@ from triton_diffusers.call import read_call
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import CancelledError, ConfigError
 from triton_diffusers.loading import LoadedPipeline, load_pipeline
-from triton_diffusers.runner import Stages, run_call
+from triton_diffusers.runner import run_call
 from triton_diffusers.step_batching import StepBatcher
 
 CALLS = 4
@@ -55,7 +55,7 @@ def _run(
     call.kwargs |= inputs
     if "num_inference_steps" in inputs:
         call.kwargs["num_inference_steps"] += number
-    wire = run_call(call, loaded, Stages({}), on_step, lane)
+    wire = run_call(call, loaded, on_step, lane)
     names = ("images", "frames", "audios")
     return next(wire[name] for name in names if name in wire).astype(np.float64)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from triton_diffusers.engine import Deadline, Engine
+from triton_diffusers.deadline import Deadline
+from triton_diffusers.engine import Engine
 from triton_diffusers.errors import BusyError, CancelledError
 
 WAIT_S = 20
@@ -19,8 +20,19 @@ WAIT_S = 20
 class RecordingJob:
     """Keeps what the engine says to it."""
 
-    def __init__(self, work: Callable[[], Any] = lambda: None) -> None:
+    def __init__(
+        self,
+        work: Callable[[], Any] = lambda: None,
+        priority: int = 0,
+        read: Callable[[], None] = lambda: None,
+        reads_files: bool = False,
+        kind: Any = None,
+    ) -> None:
         self.work = work
+        self.priority = priority
+        self.read = read
+        self.reads_files = reads_files
+        self.kind = kind
         self.cancelled = False
         self.answers: list[Any] = []
         self.done = threading.Event()
@@ -29,13 +41,19 @@ class RecordingJob:
         if self.cancelled:
             raise CancelledError("the request was cancelled")
 
+    def joins(self, other: RecordingJob) -> bool:
+        return self.kind is not None and self.kind == other.kind
+
     def answer(self, result: Any) -> None:
-        self.answers.append(result)
-        self.done.set()
+        self._answer_once(result)
 
     def fail(self, error: BaseException) -> None:
-        self.answers.append(error)
-        self.done.set()
+        self._answer_once(error)
+
+    def _answer_once(self, answer: Any) -> None:
+        if not self.done.is_set():
+            self.answers.append(answer)
+            self.done.set()
 
 
 class DeafJob(RecordingJob):
@@ -49,9 +67,13 @@ class DeafJob(RecordingJob):
         raise OSError("gone")
 
 
+def run(jobs: Sequence[RecordingJob], beat: Callable[[], None]) -> list[Any]:
+    return [job.work() for job in jobs]
+
+
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    running = Engine(lambda job: job.work(), max_queue=2)
+    running = Engine(run, max_queue=2)
     yield running
     running.close()
 
@@ -131,7 +153,7 @@ def test_a_cancelled_job_leaves_the_queue_while_another_runs(
 
 
 def test_close_finishes_what_was_accepted() -> None:
-    engine = Engine(lambda job: job.work(), max_queue=9)
+    engine = Engine(run, max_queue=9)
     jobs = [RecordingJob(lambda: time.sleep(0.01)) for _ in range(5)]
     for job in jobs:
         engine.submit(job)
@@ -143,7 +165,7 @@ def test_close_finishes_what_was_accepted() -> None:
 
 
 def test_many_threads_get_one_answer_each() -> None:
-    engine = Engine(lambda job: job.work(), max_queue=1000)
+    engine = Engine(run, max_queue=1000)
     jobs = [RecordingJob(lambda i=i: i) for i in range(200)]
     threads = [threading.Thread(target=engine.submit, args=(job,)) for job in jobs]
     for thread in threads:
@@ -152,6 +174,150 @@ def test_many_threads_get_one_answer_each() -> None:
         thread.join(WAIT_S)
     engine.close()
     assert [job.answers for job in jobs] == [[i] for i in range(200)]
+
+
+def test_lower_priorities_run_first_and_equal_ones_in_order() -> None:
+    engine, go, order = Engine(run, max_queue=99), threading.Event(), []
+    started = threading.Event()
+    engine.submit(RecordingJob(lambda: started.set() or go.wait(WAIT_S)))
+    assert started.wait(WAIT_S)
+    for number, priority in enumerate([0, 5, 0, -3, 5, -3]):
+        place = (priority, number)
+        engine.submit(RecordingJob(lambda p=place: order.append(p), priority))
+    go.set()
+    engine.close()
+    assert order == sorted(order)
+    assert len(order) == 6
+
+
+def test_files_are_read_while_another_job_runs(engine: Engine, blocker: Callable[[], None]) -> None:
+    read = threading.Event()
+    job = RecordingJob(lambda: "served", read=read.set, reads_files=True)
+    engine.submit(job)
+    assert read.wait(WAIT_S)
+    assert engine.waiting == 1
+    blocker()
+    assert job.done.wait(WAIT_S)
+    assert job.answers == ["served"]
+
+
+@pytest.mark.parametrize("reads_files", [True, False])
+def test_what_reading_raises_is_the_answer(engine: Engine, reads_files: bool) -> None:
+    def read() -> None:
+        raise ValueError("no picture")
+
+    job = RecordingJob(read=read, reads_files=reads_files)
+    engine.submit(job)
+    assert job.done.wait(WAIT_S)
+    assert [str(answer) for answer in job.answers] == ["no picture"]
+    assert engine.waiting == 0
+
+
+def test_the_next_job_runs_while_an_answer_is_encoded(engine: Engine) -> None:
+    next_ran = threading.Event()
+
+    class Encoding(RecordingJob):
+        def answer(self, result: Any) -> None:
+            assert next_ran.wait(WAIT_S)
+            super().answer(result)
+
+    first = Encoding(lambda: "first")
+    engine.submit(first)
+    engine.submit(RecordingJob(next_ran.set))
+    assert first.done.wait(WAIT_S)
+    assert first.answers == ["first"]
+
+
+def test_jobs_that_join_run_as_one_up_to_the_limit() -> None:
+    runs: list[list[Any]] = []
+    go, started = threading.Event(), threading.Event()
+
+    def together(jobs: Sequence[RecordingJob], beat: Callable[[], None]) -> list[Any]:
+        runs.append([job.kind for job in jobs])
+        started.set()
+        assert go.wait(WAIT_S)
+        return [job.work() for job in jobs]
+
+    engine = Engine(together, max_queue=99, max_batch=3)
+    first = RecordingJob(kind="first")
+    engine.submit(first)
+    assert started.wait(WAIT_S)
+    jobs = [RecordingJob(lambda k=kind: k, kind=kind) for kind in "abababa"]
+    jobs.append(RecordingJob(lambda: "alone"))
+    for job in jobs:
+        engine.submit(job)
+    go.set()
+    engine.close()
+    assert runs == [["first"], list("aaa"), list("bbb"), ["a"], [None]]
+    assert [job.answers for job in jobs] == [*([kind] for kind in "abababa"), ["alone"]]
+
+
+def test_each_job_of_a_run_gets_its_own_result_or_error() -> None:
+    def together(jobs: Sequence[RecordingJob], beat: Callable[[], None]) -> list[Any]:
+        return [ValueError("bad") if job.kind == "bad" else "good" for job in jobs]
+
+    engine = Engine(together, max_queue=9)
+    good, bad = RecordingJob(), RecordingJob(kind="bad")
+    engine.submit(good)
+    engine.submit(bad)
+    engine.close()
+    assert good.answers == ["good"]
+    assert [str(answer) for answer in bad.answers] == ["bad"]
+
+
+def test_a_stuck_run_is_found_told_and_recovered_from() -> None:
+    go, told = threading.Event(), []
+    engine = Engine(
+        lambda jobs, beat: [job.work() for job in jobs], 9, stuck_after_s=0.3, log=told.append
+    )
+    stuck, waiting = RecordingJob(lambda: go.wait(WAIT_S)), RecordingJob()
+    assert engine.health()["status"] == "ready"
+    for job in (stuck, waiting):
+        engine.submit(job)
+    for job in (stuck, waiting):
+        assert job.done.wait(WAIT_S)
+        (error,) = job.answers
+        assert isinstance(error, BusyError)
+        assert "no step for 0.3 s" in str(error)
+    assert engine.health()["status"] == "stuck"
+    assert len(told) == 1
+    with pytest.raises(BusyError, match="load the model again"):
+        engine.submit(RecordingJob())
+    go.set()
+    deadline = time.monotonic() + WAIT_S
+    while engine.health()["status"] != "ready":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    served = RecordingJob(lambda: "served")
+    engine.submit(served)
+    assert served.done.wait(WAIT_S)
+    assert served.answers == ["served"]
+    assert len(stuck.answers) == 1
+    engine.close()
+
+
+def test_steps_keep_a_long_run_from_being_stuck() -> None:
+    def steps(jobs: Sequence[RecordingJob], beat: Callable[[], None]) -> list[Any]:
+        for _ in range(20):
+            time.sleep(0.05)
+            beat()
+        return ["served"]
+
+    engine = Engine(steps, 9, stuck_after_s=0.6)
+    job = RecordingJob()
+    engine.submit(job)
+    assert job.done.wait(WAIT_S)
+    assert job.answers == ["served"]
+    engine.close()
+
+
+def test_a_stuck_run_does_not_hold_unloading() -> None:
+    go = threading.Event()
+    engine = Engine(lambda jobs, beat: [go.wait(WAIT_S)], 9, stuck_after_s=0.2, log=lambda _: None)
+    engine.submit(RecordingJob())
+    engine.close()
+    assert not go.is_set()
+    go.set()
 
 
 def test_deadline() -> None:
