@@ -20,6 +20,7 @@ from triton_diffusers.load_errors import forget, is_out_of_memory, missing_packa
 from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.notices import collected
 from triton_diffusers.outputs import to_wire
+from triton_diffusers.previews import CallPreviews
 from triton_diffusers.progress import OnStep, isolate, restored_on_failure
 from triton_diffusers.refusals import is_refusal
 from triton_diffusers.step_batching import Lane
@@ -37,13 +38,16 @@ class Computed:
     notes: list[str]
     batch: int = 1
     """How many requests ran as this one call."""
+    no_previews: str = ""
+    """Why there were none, if they were wanted."""
 
 
 class _Watched:
     """Counts the steps of a call and notes when they began and ended."""
 
-    def __init__(self, on_step: OnStep) -> None:
+    def __init__(self, on_step: OnStep, previews: CallPreviews) -> None:
         self.steps = 0
+        self._more = (previews.pictures,) if previews.wanted else ()
         self._on_step = on_step
         self._entered_at = time.perf_counter()
         self._began_at: float | None = None
@@ -55,7 +59,7 @@ class _Watched:
     def on_step(self, done: int, total: int) -> None:
         self.steps += 1
         self._last_at = time.perf_counter()
-        self._on_step(done, total)
+        self._on_step(done, total, *self._more)
 
     def seconds(self) -> dict[str, float]:
         now = time.perf_counter()
@@ -85,8 +89,10 @@ def compute(
     Raises RequestError where the pipeline's own check of its inputs refuses them, CancelledError
     from `on_step`, OutOfMemoryError; anything else is the pipeline's own exception.
     """
-    watched = _Watched(on_step)
+    previews = CallPreviews(loaded.previews, call.kwargs, bool(call.output.preview_every))
+    watched = _Watched(on_step, previews)
     pipeline = isolate(loaded.pipeline, watched.on_step, watched.on_start)
+    previews.watch(pipeline)
     if lane is not None:
         lane.enter(pipeline)
     kwargs = call.kwargs | _generator(call.seeds, loaded)
@@ -106,7 +112,9 @@ def compute(
         raise _explained(error, call, loaded, started=watched.steps > 0) from error
     rate = sampling_rate(result, loaded.pipeline)
     fields = fields_of(result, loaded)
-    return Computed(fields, rate, watched.steps, watched.seconds(), notes)
+    computed = Computed(fields, rate, watched.steps, watched.seconds(), notes)
+    computed.no_previews = previews.finish(fields)
+    return computed
 
 
 def encode(
@@ -120,6 +128,8 @@ def encode(
     if loaded.signature.is_audio:
         declared[SAMPLING_RATE.name] = SAMPLING_RATE
     notes, rate = list(computed.notes), computed.sampling_rate
+    if call.output.preview_every and computed.no_previews:
+        notes.append(computed.no_previews)
     started = time.perf_counter()
     wire = to_wire(computed.fields, declared, call.output, rate, notes)
     last = {"encode_outputs": time.perf_counter() - started}
@@ -175,7 +185,7 @@ def sampling_rate(result: Any, pipeline: Any) -> int | None:
         component = getattr(pipeline, name, None)
         config = getattr(component, "config", None)
         for attribute in ("output_sampling_rate", "sampling_rate", "sample_rate"):
-            for holder in (component, config):
+            for holder in (config, component):
                 rate = getattr(holder, attribute, None)
                 if isinstance(rate, int | float) and rate > 0:
                     return int(rate)
