@@ -67,7 +67,7 @@ def build_entry(args: argparse.Namespace, name: str, folder: Path) -> tuple[Entr
         name=name,
         pipeline_class=cls.__name__,
         config=config,
-        inputs=entry_inputs(signature),
+        inputs=entry_inputs(signature, args.decoupled),
         outputs=entry_outputs(signature, args.decoupled),
         instances=args.instances,
         gpus=args.gpus,

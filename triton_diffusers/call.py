@@ -20,6 +20,7 @@ from triton_diffusers.contract import (
     OUTPUT_BASE64,
     OUTPUT_FORMAT,
     OUTPUT_QUALITY,
+    PREVIEW_EVERY,
     PROBE,
     QUEUE_PRIORITY,
     SEED,
@@ -115,6 +116,11 @@ def _sendable(signature: Signature) -> list[str]:
 
 def _elsewhere(name: str) -> str | None:
     """Say where a name belongs that a request must not carry, or None."""
+    if name == PREVIEW_EVERY.name:
+        return (
+            f"'{name}' is an input of entries that make pictures or video and were written with "
+            "--decoupled; send it there as a tensor, over a gRPC stream or /generate_stream"
+        )
     if name in _LOAD_TIME:
         return (
             f"'{name}' is a load-time setting; set it in the entry's config.pbtxt parameters and "

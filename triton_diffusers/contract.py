@@ -72,10 +72,14 @@ OUTPUT_QUALITY = Tensor("output_quality", "TYPE_INT64", (1,), about="1-100, for 
 OUTPUT_BASE64 = Tensor(
     "output_base64", "TYPE_BOOL", (1,), about="media as base64 text, for /generate"
 )
+PREVIEW_EVERY = Tensor(
+    "preview_every", "TYPE_INT64", (1,), about="a preview with every so many steps' progress"
+)
 FPS = Tensor("fps", "TYPE_FP64", (1,), about="how fast the encoded video plays")
 
 OWN_INPUTS = (SEED, EXTRA, OUTPUT_FORMAT, OUTPUT_QUALITY, OUTPUT_BASE64)
-"""On every entry; FPS joins them on video entries whose pipeline has no `fps` of its own."""
+"""On every entry; FPS joins them on video entries whose pipeline has no `fps` of its own, and
+PREVIEW_EVERY on decoupled entries that make pictures or video."""
 
 IMAGES = Tensor(
     "images", "TYPE_UINT8", (-1, -1, -1, -1), about="(N, height, width, channels), 0-255"
@@ -103,9 +107,12 @@ INFO = Tensor(
 PROGRESS = Tensor(
     "progress", "TYPE_INT64", (2,), about="(step, total), in responses before the last"
 )
+PREVIEW = Tensor(
+    "preview", "TYPE_STRING", (-1,), about="a JPEG per output (video: a frame), beside progress"
+)
 
 OWN_OUTPUTS = (MEDIA_FILES, SEED_USED, INFO)
-"""On every entry; PROGRESS joins them on decoupled entries."""
+"""On every entry; PROGRESS joins them on decoupled entries, and PREVIEW if they make pictures."""
 
 KNOWN_FIELDS = {t.name: t for t in (IMAGES, FRAMES, AUDIOS, SAMPLING_RATE, NSFW)}
 """Fields of pipeline outputs that have a type of their own; every other field is FP32."""

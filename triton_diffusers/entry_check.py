@@ -26,12 +26,12 @@ def check_entry(
     from triton_diffusers.pipeline_classes import import_diffusers
 
     signature = read_signature(pipeline_class)
-    decoupled = bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
+    decoupled = _is_decoupled(model_config)
     problems = []
     if batch := int(model_config.get("max_batch_size", 0)):
         problems.append(f"max_batch_size is {batch}, it must be 0")
     for block, expected in (
-        ("input", entry_inputs(signature)),
+        ("input", entry_inputs(signature, decoupled)),
         ("output", entry_outputs(signature, decoupled)),
     ):
         wanted = {t.name: (t.data_type, t.dims) for t in expected}
@@ -54,6 +54,10 @@ def check_entry(
     return [
         f"the entry does not fit {pipeline_class.__name__} ({where}): {'; '.join(problems)}; {fix}"
     ]
+
+
+def _is_decoupled(model_config: Mapping[str, Any]) -> bool:
+    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
 
 
 def _difference(block: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
@@ -95,4 +99,4 @@ def load_entry(
     device = "cpu"
     if args.get("model_instance_kind") == "GPU":
         device = f"cuda:{args['model_instance_device_id']}"
-    return load_pipeline(config, entry, device, log)
+    return load_pipeline(config, entry, device, log, _is_decoupled(model_config))

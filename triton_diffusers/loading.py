@@ -37,6 +37,7 @@ from triton_diffusers.notices import quiet_loading
 from triton_diffusers.option_checks import check_needed_components, check_options
 from triton_diffusers.pipeline_classes import find_pipeline_class, import_diffusers
 from triton_diffusers.placement import check_placement, choose_placement, place
+from triton_diffusers.previews import Previews
 from triton_diffusers.progress import Processors, read_processors
 from triton_diffusers.quantization import Quantization, plan_quantization, verify_quantization
 from triton_diffusers.schedulers import replace_scheduler
@@ -62,16 +63,23 @@ class LoadedPipeline:
     call_kwargs: dict[str, Any] = field(default_factory=dict)
     """The entry's `diffusers_call_kwargs` without those that the pipeline does not take."""
     processors: Processors = ()
+    previews: Previews | None = None
+    """Where the entry streams: what is known of its previews."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the load-time options came to, as JSON: for the log and for `info`."""
 
 
 def load_pipeline(
-    config: ServeConfig, entry: Path, device: str, log: Log = lambda text: None
+    config: ServeConfig,
+    entry: Path,
+    device: str,
+    log: Log = lambda text: None,
+    streams: bool = False,
 ) -> LoadedPipeline:
     """Load the pipeline of an entry and change it as its options say.
 
-    device: the instance's. log: gets progress, a line at a time. Raises ConfigError, in one line,
+    device: the instance's. log: gets progress, a line at a time. streams: whether previews may be
+    asked for. Raises ConfigError, in one line,
     for what the operator set and for what does not load.
     """
     diffusers = import_diffusers()
@@ -98,7 +106,8 @@ def load_pipeline(
         facts["compiled"] = compiled
     if config.step_batching and (reason := why_not(pipeline)):
         raise ConfigError(f"parameter 'step_batching' cannot be used with {cls.__name__}: {reason}")
-    notes += warm_up(pipeline, config, signature, call_kwargs, log)
+    previews = Previews(signature.is_video, log) if streams and signature.has_pictures else None
+    notes += warm_up(pipeline, config, signature, call_kwargs, log, previews)
     return LoadedPipeline(
         pipeline=pipeline,
         signature=signature,
@@ -109,6 +118,7 @@ def load_pipeline(
         warnings=tuple(notes),
         call_kwargs=call_kwargs,
         processors=read_processors(pipeline),
+        previews=previews,
         facts=facts,
     )
 

@@ -11,6 +11,7 @@ from triton_diffusers.contract import (
     OUTPUT_BASE64,
     OUTPUT_FORMAT,
     OUTPUT_QUALITY,
+    PREVIEW_EVERY,
     TENSOR_FORMAT,
 )
 from triton_diffusers.errors import RequestError, unknown
@@ -30,6 +31,7 @@ def read_output_options(
         quality=_read_quality(inputs, file_format),
         as_base64=_read_base64(inputs, file_format),
         fps=_read_fps(inputs, kwargs, loaded),
+        preview_every=_read_preview_every(inputs),
     )
 
 
@@ -62,9 +64,22 @@ def _read_base64(inputs: Mapping[str, Array], file_format: str) -> bool:
     if name not in inputs:
         return False
     wanted = bool(values.single(values.numbers(inputs[name], name), name))
-    if wanted and file_format == TENSOR_FORMAT:
+    if wanted and file_format == TENSOR_FORMAT and PREVIEW_EVERY.name not in inputs:
         raise RequestError(f"input '{name}' has no effect without an output_format such as png")
     return wanted
+
+
+def _read_preview_every(inputs: Mapping[str, Array]) -> int | None:
+    name = PREVIEW_EVERY.name
+    if name not in inputs:
+        return None
+    every = int(values.single(values.numbers(inputs[name], name), name))
+    if every < 1:
+        raise RequestError(
+            f"input '{name}': {every}; send 1 for a preview with every step, 5 for one with every "
+            "fifth, or leave it out for none"
+        )
+    return every
 
 
 def _read_fps(

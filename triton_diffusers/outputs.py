@@ -27,10 +27,10 @@ from triton_diffusers.contract import (
 from triton_diffusers.errors import RequestError
 from triton_diffusers.notices import NAN_CAUSES
 from triton_diffusers.pictures import float32, read_pictures, stack
+from triton_diffusers.signature import PICTURE_FIELDS
 
 OnNan = Callable[[], None]
 
-PICTURE_FIELDS = (IMAGES.name, "image", "rgb")
 VIDEO_FIELDS = (FRAMES.name, "video")
 AUDIO_FIELDS = (AUDIOS.name, "audio", "sound")
 
@@ -43,6 +43,7 @@ class OutputOptions:
     quality: int | None = None
     as_base64: bool = False
     fps: float = 24.0
+    preview_every: int | None = None
 
 
 def formats_of(fields: Sequence[str]) -> tuple[str, ...]:

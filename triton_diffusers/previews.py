@@ -28,8 +28,8 @@ from triton_diffusers.colours import (
 )
 from triton_diffusers.errors import one_line
 from triton_diffusers.latents import Latents, Step
-from triton_diffusers.outputs import PICTURE_FIELDS, VIDEO_FIELDS
 from triton_diffusers.pictures import read_pictures
+from triton_diffusers.signature import PICTURE_FIELDS, VIDEO_FIELDS
 
 LESSONS = 8
 """Finished calls that an instance learns from."""
@@ -179,50 +179,47 @@ def _percent(known: _Known) -> str:
 
 
 class CallPreviews:
-    """One call: watches its latents, makes its previews, and learns from it when it has finished.
+    """One call: watches its latents, paints them, and learns from it when it has finished.
 
-    Does nothing where previews are off (None), or neither asked for nor to be learned.
-    every: a preview with every so many steps; None: none. as_base64: for JSON.
+    Does nothing where previews are off (None), or neither wanted nor to be learned.
     """
 
     def __init__(
-        self,
-        previews: Previews | None,
-        arguments: Mapping[str, Any],
-        every: int | None = None,
-        as_base64: bool = False,
+        self, previews: Previews | None, arguments: Mapping[str, Any], wanted: bool
     ) -> None:
         self._previews = previews
         self._arguments = arguments
-        self._every = every
-        self._as_base64 = as_base64
+        self.wanted = wanted and previews is not None
         self._latents = Latents()
-        self._why = ""
+        self._painted: tuple[Step | None, Array | str] = (None, "")
         self._made = False
 
     def watch(self, pipeline: Any) -> None:
         """Watch the call's own copy of the pipeline, before it is called."""
-        if self._previews and (self._every or self._previews.is_learning):
+        if self._previews and (self.wanted or self._previews.is_learning):
             self._latents.watch(pipeline)
 
-    def take(self, steps: int) -> Array | None:
-        """Return JPEG files, one per output, after so many steps; None where none are due."""
-        if self._previews is None or not self._every or steps % self._every:
+    def pictures(self) -> Array | None:
+        """Return a picture for each output as the last step has it, uint8 [B, H, W, 3], or None."""
+        if self._previews is None:
             return None
         try:
-            painted = self._previews.paint(self._latents.steps(), self._arguments)
-            if isinstance(painted, str):
-                self._why = painted
-                return None
-            self._made = True
-            return np.array([self._file(picture) for picture in painted], np.object_)
+            steps = self._latents.steps()
+            latest = steps[0] if steps else None
+            if latest is None or latest is not self._painted[0]:
+                self._painted = latest, self._previews.paint(steps, self._arguments)
         except Exception as error:
             self._previews.fail(error)
-            self._why = f"no previews: {one_line(error)}"
+            self._painted = None, f"no previews: {one_line(error)}"
+        painted = self._painted[1]
+        if isinstance(painted, str):
             return None
+        self._made = True
+        return painted
 
-    def finish(self, fields: Mapping[str, Any]) -> list[str]:
-        """Learn from the fields of the pipeline's output; return why no preview was made, if so."""
+    def finish(self, fields: Mapping[str, Any]) -> str:
+        """Learn from the fields of the pipeline's output. Returns why pictures() gave none."""
+        why = self._painted[1]
         names = (n for n in (*PICTURE_FIELDS, *VIDEO_FIELDS) if fields.get(n) is not None)
         name = next(names, None)
         if self._previews and self._previews.is_learning and name is not None:
@@ -231,8 +228,11 @@ class CallPreviews:
             except Exception as error:
                 self._previews.fail(error)
         self._latents.clear()
-        return [self._why] if self._why and not self._made else []
+        self._painted = None, ""
+        return why if isinstance(why, str) and not self._made else ""
 
-    def _file(self, picture: Array) -> bytes:
-        file = encoding.encode_image(picture, "jpeg", QUALITY)
-        return base64.b64encode(file) if self._as_base64 else file
+
+def preview_files(pictures: Array, as_base64: bool) -> Array:
+    """Return the `preview` tensor of pictures: JPEG files, or their base64 for JSON."""
+    files = [encoding.encode_image(picture, "jpeg", QUALITY) for picture in pictures]
+    return np.array([base64.b64encode(f) if as_base64 else f for f in files], np.object_)

@@ -12,8 +12,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-OnStep = Callable[[int, int], None]
-"""(steps done, steps in all; 0 when unknown). May raise to stop the call."""
+OnStep = Callable[..., None]
+"""(steps done, steps in all; 0 when unknown). May raise to stop the call.
+
+Of a call that wants previews, a third argument: a function that returns them as they are now."""
 
 
 class StepBar(tqdm):  # type: ignore[misc]  # tqdm has no types

@@ -8,6 +8,7 @@ then get. Where they disagree, or where the joined call fails and the separate o
 that kind run one after the other.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -82,7 +83,7 @@ class RequestBatcher:
             return self._verify(kind, calls, on_steps)
         gone: dict[int, BaseException] = {}
         try:
-            joined = self._run_joined(calls, _told_to_all(on_steps, gone))
+            joined = self._run_joined(calls, _told_to_all(calls, on_steps, gone))
         except CancelledError:
             return [gone[number] for number in range(len(calls))]
         except OutOfMemoryError as error:
@@ -121,7 +122,7 @@ class RequestBatcher:
         if len(self._kinds) >= MOST_KINDS:
             self._kinds.clear()
         try:
-            found = self._run_joined(calls, lambda done, total: None)
+            found = self._run_joined(calls, lambda *_: None)
             off = max(_difference(w, f) for w, f in zip(wanted, found, strict=True))
         except OutOfMemoryError:
             return outcomes
@@ -140,20 +141,33 @@ class RequestBatcher:
         self._log(f"request_batching: such requests run one after the other: {reason}")
 
 
-def _told_to_all(on_steps: Sequence[OnStep], gone: dict[int, BaseException]) -> OnStep:
+def _told_to_all(
+    calls: Sequence[Call], on_steps: Sequence[OnStep], gone: dict[int, BaseException]
+) -> OnStep:
     """Tell every call of a joined one of its steps; stop when nobody wants it any more."""
+    ends = np.cumsum([len(call.seeds) for call in calls])
 
-    def on_step(done: int, total: int) -> None:
+    def on_step(done: int, total: int, pictures: Callable[[], Any] | None = None) -> None:
         for number, each in enumerate(on_steps):
             if number not in gone:
                 try:
-                    each(done, total)
+                    if pictures is None or not calls[number].output.preview_every:
+                        each(done, total)
+                    else:
+                        start = ends[number] - len(calls[number].seeds)
+                        each(done, total, functools.partial(_part, pictures, start, ends[number]))
                 except CancelledError as error:
                     gone[number] = error
         if len(gone) == len(on_steps):
             raise CancelledError("nobody waits for this call")
 
     return on_step
+
+
+def _part(pictures: Callable[[], Any], start: int, end: int) -> Any:
+    """Return one call's part of a joined call's previews."""
+    painted = pictures()
+    return None if painted is None else painted[start:end]
 
 
 def _agree(name: str, first: Any, second: Any) -> bool:
@@ -200,7 +214,8 @@ def _join(calls: Sequence[Call]) -> Call:
         if PER_PROMPT.search(name) and isinstance(value, str):
             kwargs[name] = [call.kwargs[name] for call in calls]
     seeds = [seed for call in calls for seed in call.seeds]
-    return Call(kwargs, seeds, calls[0].output, calls[0].counts, len(seeds))
+    output = next((c.output for c in calls if c.output.preview_every), calls[0].output)
+    return Call(kwargs, seeds, output, calls[0].counts, len(seeds))
 
 
 def _split(computed: Computed, calls: Sequence[Call]) -> list[Computed]:
@@ -218,6 +233,7 @@ def _split(computed: Computed, calls: Sequence[Call]) -> list[Computed]:
             computed.seconds,
             list(computed.notes),
             len(calls),
+            computed.no_previews,
         )
         for start, end in zip(starts, ends, strict=True)
     ]

@@ -7,13 +7,14 @@ imported in `initialize`, not before: Triton may import model.py once more to co
 
 import contextlib
 import io
+import itertools
 import json
 import locale
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from triton_diffusers.call import (
     refuse_parameters,
 )
 from triton_diffusers.config import ServeConfig
-from triton_diffusers.contract import INFO, PROBE, PROGRESS
+from triton_diffusers.contract import INFO, PREVIEW, PROBE, PROGRESS
 from triton_diffusers.deadline import Deadline
 from triton_diffusers.engine import Beat, Engine, Run
 from triton_diffusers.entry_check import load_entry
@@ -41,6 +42,7 @@ from triton_diffusers.errors import (
     one_line,
 )
 from triton_diffusers.info import describe_load
+from triton_diffusers.previews import preview_files
 from triton_diffusers.progress import OnStep
 from triton_diffusers.request_batching import RequestBatcher
 from triton_diffusers.runner import Computed, compute, encode
@@ -215,7 +217,9 @@ class _Job:
         """
         self._seconds["queue"] = time.monotonic() - self._read_at
 
-        def on_step(done: int, total: int) -> None:
+        steps = itertools.count(1)
+
+        def on_step(done: int, total: int, pictures: Callable[[], Any] | None = None) -> None:
             beat()
             try:
                 self.check()
@@ -223,12 +227,24 @@ class _Job:
                 self.fail(error)  # now: others may go on in the same run
                 raise
             if self._model.decoupled:
-                step = np.array([done, total], np.int64)
-                self._sender.send(
-                    pb_utils.InferenceResponse([pb_utils.Tensor(PROGRESS.name, step)])
-                )
+                self._send_progress(done, total, pictures if self._is_due(next(steps)) else None)
 
         return on_step
+
+    def _is_due(self, steps: int) -> bool:
+        """Tell whether a preview is due after so many steps."""
+        every = self.call.output.preview_every
+        return every is not None and steps % every == 0
+
+    def _send_progress(
+        self, done: int, total: int, pictures: Callable[[], Any] | None = None
+    ) -> None:
+        tensors = [pb_utils.Tensor(PROGRESS.name, np.array([done, total], np.int64))]
+        painted = None if pictures is None else pictures()
+        if painted is not None:
+            files = preview_files(painted, self.call.output.as_base64)
+            tensors.append(pb_utils.Tensor(PREVIEW.name, files))
+        self._sender.send(pb_utils.InferenceResponse(tensors))
 
     def answer(self, result: Computed) -> None:
         """Encode the result and send it as the final response."""

@@ -26,6 +26,8 @@ from triton_diffusers.contract import (
     MEDIA,
     OWN_INPUTS,
     OWN_OUTPUTS,
+    PREVIEW,
+    PREVIEW_EVERY,
     PROGRESS,
     SAMPLING_RATE,
     SEED,
@@ -43,6 +45,7 @@ VIDEO_NAME = re.compile(r"(^|_)video(_|$)|^conditioning_frames$")
 AUDIO_NAME = re.compile(r"(^|_)(audio|waveforms?)$")
 PATH_NAME = re.compile(r"(^|_)(file|path|fonts|dir)$")
 
+PICTURE_FIELDS = ("images", "image", "rgb")
 VIDEO_FIELDS = ("frames", "video", "videos")
 AUDIO_FIELDS = ("audios", "audio", "sound")
 
@@ -99,6 +102,11 @@ class Signature:
     def is_video(self) -> bool:
         """Whether the pipeline returns video."""
         return any(field in VIDEO_FIELDS for field in self.output_fields)
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether the pipeline returns pictures or video, of which there can be previews."""
+        return self.is_video or any(field in PICTURE_FIELDS for field in self.output_fields)
 
     @property
     def is_audio(self) -> bool:
@@ -161,7 +169,7 @@ def read_signature(cls: type) -> Signature:
     )
 
 
-def entry_inputs(signature: Signature) -> tuple[Tensor, ...]:
+def entry_inputs(signature: Signature, decoupled: bool = False) -> tuple[Tensor, ...]:
     """Return the inputs of an entry, as config.pbtxt lists them."""
     tensors = []
     for p in signature.on_wire:
@@ -174,7 +182,11 @@ def entry_inputs(signature: Signature) -> tuple[Tensor, ...]:
             about = f"{p.name} as file content, base64 or data: URL"
             tensors.append(Tensor(p.name + BYTES_SUFFIX, "TYPE_STRING", (-1,), True, about))
     taken = {t.name for t in tensors}
-    own = (*OWN_INPUTS, FPS) if signature.is_video else OWN_INPUTS
+    own = [*OWN_INPUTS]
+    if signature.is_video:
+        own.append(FPS)
+    if decoupled and signature.has_pictures:
+        own.append(PREVIEW_EVERY)
     return (*tensors, *(t for t in own if t.name not in taken))
 
 
@@ -183,7 +195,8 @@ def entry_outputs(signature: Signature, decoupled: bool = False) -> tuple[Tensor
     fields = list(signature.output_fields.values())
     if signature.is_audio and SAMPLING_RATE.name not in signature.output_fields:
         fields.append(SAMPLING_RATE)
-    return (*fields, *OWN_OUTPUTS, *((PROGRESS,) if decoupled else ()))
+    streamed = (PROGRESS, PREVIEW) if signature.has_pictures else (PROGRESS,)
+    return (*fields, *OWN_OUTPUTS, *(streamed if decoupled else ()))
 
 
 def _about(parameter: Parameter) -> str:

@@ -12,6 +12,7 @@ from triton_diffusers.call_kwargs import check_call_kwargs
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line
 from triton_diffusers.notices import BLACK, NAN_CAUSES, collected
+from triton_diffusers.previews import CallPreviews, Previews
 from triton_diffusers.progress import isolate, read_processors, restored_on_failure
 from triton_diffusers.refusals import is_of_a_scheduler, is_refusal
 from triton_diffusers.sample_call import first_that_works, sample_kwargs
@@ -81,14 +82,15 @@ def warm_up(
     signature: Signature,
     call_kwargs: Arguments,
     log: Callable[[str], None],
+    previews: Previews | None = None,
 ) -> list[str]:
-    """Call the pipeline once for each listed size; return warnings.
+    """Call the pipeline once for each listed size; return warnings. previews: learn from the calls.
 
     Without `warmup`, an entry that is compiled makes one call with its defaults, else its first
     caller would wait for the compiler; one with options of `TRIED` makes a small one. Raises
     ConfigError where a call fails.
     """
-    call = functools.partial(_call, pipeline, config, signature, call_kwargs)
+    call = functools.partial(_call, pipeline, config, signature, call_kwargs, previews)
     calls = read_warmup(config)
     if calls is None and config.torch_compile == "off":
         return _trial(config, call, log)
@@ -140,6 +142,7 @@ def _call(
     config: ServeConfig,
     signature: Signature,
     call_kwargs: Arguments,
+    previews: Previews | None,
     given: Arguments,
     small: bool,
 ) -> None:
@@ -156,7 +159,11 @@ def _call(
 
     def run(kwargs: Arguments) -> None:
         notes.clear()  # what an earlier made-up call left
-        result = isolate(pipeline, lambda done, total: None)(**kwargs, **fixed)
+        watched = CallPreviews(previews, kwargs, wanted=False)
+        clone = isolate(pipeline, lambda done, total: None)
+        watched.watch(clone)
+        result = clone(**kwargs, **fixed)
+        watched.finish(dict(result.items()) if hasattr(result, "items") else {})
         if any(_holds_nan(value) for value in _fields(result)):
             notes.append(BLACK)
 

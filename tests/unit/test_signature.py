@@ -88,7 +88,22 @@ def test_entry_outputs() -> None:
     signature = read_signature(PicturePipeline)
     names = [t.name for t in entry_outputs(signature)]
     assert names == ["images", "nsfw_content_detected", *(t.name for t in OWN_OUTPUTS)]
-    assert [t.name for t in entry_outputs(signature, decoupled=True)] == [*names, "progress"]
+    streamed = [t.name for t in entry_outputs(signature, decoupled=True)]
+    assert streamed == [*names, "progress", "preview"]
+    added = {t.name for t in entry_inputs(signature, decoupled=True)}
+    assert added - {t.name for t in entry_inputs(signature)} == {"preview_every"}
+
+
+def test_a_decoupled_entry_for_sound_has_no_previews() -> None:
+    class AudioPipeline:
+        def __call__(self, prompt: str | None = None) -> Any:
+            return None
+
+    signature = read_signature(AudioPipeline)
+    assert signature.is_audio
+    assert "progress" in {t.name for t in entry_outputs(signature, decoupled=True)}
+    assert "preview" not in {t.name for t in entry_outputs(signature, decoupled=True)}
+    assert entry_inputs(signature, decoupled=True) == entry_inputs(signature)
 
 
 def test_a_required_tensor_cannot_be_served() -> None:
