@@ -3,23 +3,25 @@
 
 import argparse
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from builder.console import say, warn
 from builder.installation import ServerError
-from triton_diffusers.contract import AUDIO_FORMATS, BYTES_SUFFIX, VIDEO_FORMATS, Tensor
+from triton_diffusers.contract import (
+    AUDIO_FORMATS,
+    BYTES_SUFFIX,
+    PREVIEW_EVERY,
+    VIDEO_FORMATS,
+    Tensor,
+)
 from triton_diffusers.errors import ConfigError, unknown
 
 SERVER_ENCODES = ("mp4", "flac")
 """Files that the helper cannot always write itself: the server is asked for them."""
 
 OTHER_THAN_PICTURES = (*VIDEO_FORMATS, *AUDIO_FORMATS, "npy", "npz")
-
-Progress = Callable[[int, int], None]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
             suffix = output.suffix.lower()[1:]
             if suffix in SERVER_ENCODES:
                 inputs.setdefault("output_format", suffix)
-            with _progress(args.name) as on_progress:
-                result = client.generate(
-                    timeout_s=args.timeout_s, on_progress=on_progress, **inputs
-                )
+            on_preview = _preview_writer(output) if PREVIEW_EVERY.name in inputs else None
+            result = client.generate(
+                timeout_s=args.timeout_s, progress=True, on_preview=on_preview, **inputs
+            )
             paths = result.save(output)
     except (ServerUnavailable, ModelNotFound) as error:
         text = str(error)
@@ -105,6 +107,11 @@ def read_inputs(words: list[str], accepted: Mapping[str, Tensor], model: str) ->
     for word in words:
         name, _, text = word.removeprefix("--").partition("=")
         name = name.replace("-", "_")
+        if name == PREVIEW_EVERY.name and name not in accepted:
+            raise ConfigError(
+                f"--preview-every: model '{model}' sends no previews; entries that make pictures "
+                "or video do when they are written with: builder add-model MODEL --decoupled"
+            )
         if name not in accepted:
             options = (n for n in accepted if not n.endswith(BYTES_SUFFIX))
             raise ConfigError(unknown("input", name, f"model '{model}'", options))
@@ -144,15 +151,12 @@ _READ: dict[str, Callable[[str], Any]] = {
 _WORDS = {"TYPE_INT64": "a whole number", "TYPE_FP64": "a number", "TYPE_BOOL": "true or false"}
 
 
-@contextmanager
-def _progress(name: str) -> Iterator[Progress | None]:
-    """Show a bar once the first step is reported, a spinner with seconds until then."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
+def _preview_writer(output: Path) -> Callable[[int, int, list[Any]], None]:
+    """Return what writes the previews beside `output`: `name-preview.jpg`, over the one before."""
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda step, total: bar.update(task, completed=step, total=total)
+    def write(step: int, total: int, pictures: list[Any]) -> None:
+        for number, picture in enumerate(pictures):
+            index = f"-{number}" if len(pictures) > 1 else ""
+            picture.save(output.with_name(f"{output.stem}-preview{index}.jpg"), quality=95)
+
+    return write

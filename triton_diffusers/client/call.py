@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """One request as every transport takes it, and how its tensors are laid out."""
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from tritonclient.utils import serialize_byte_tensor
 
+from triton_diffusers.client.files import read_image
 from triton_diffusers.client.regions import Region, Slot
 from triton_diffusers.client.values import NUMPY_DTYPES, Array
-from triton_diffusers.contract import PROGRESS
+from triton_diffusers.contract import OUTPUT_BASE64, PREVIEW, PROGRESS
 
 Progress = Callable[[int, int], None]
 """Called with (step, total)."""
+
+Preview = Callable[[int, int, list[Image.Image]], None]
+"""Called with (step, total, a picture for each output)."""
 
 SHORT_NAMES = {f"TYPE_{short}": short for short in ("BOOL", "FP16", "FP32", "FP64")} | {
     "TYPE_STRING": "BYTES",
@@ -38,6 +44,7 @@ class Call:
     decoupled: bool = False
     timeout_s: float | None = None
     on_progress: Progress | None = None
+    on_preview: Preview | None = None
     region: Region | None = None
     input_slots: Mapping[str, Slot] = field(default_factory=dict)
     output_slots: Mapping[str, Slot] = field(default_factory=dict)
@@ -57,13 +64,22 @@ def raw_bytes(array: Array) -> bytes:
 
 
 def read_progress(call: Call, outputs: Mapping[str, Array]) -> bool:
-    """Report a response that carries progress and nothing else; return whether it was one."""
-    if set(outputs) != {PROGRESS.name}:
+    """Report a response that carries progress and no result; return whether it was one."""
+    if PROGRESS.name not in outputs or not outputs.keys() <= {PROGRESS.name, PREVIEW.name}:
         return False
+    step, total = outputs[PROGRESS.name].reshape(-1).tolist()
     if call.on_progress is not None:
-        step, total = outputs[PROGRESS.name].reshape(-1).tolist()
         call.on_progress(step, total)
+    if call.on_preview is not None and PREVIEW.name in outputs:
+        call.on_preview(step, total, _read_previews(call, outputs[PREVIEW.name]))
     return True
+
+
+def _read_previews(call: Call, previews: Array) -> list[Image.Image]:
+    files = previews.reshape(-1).tolist()
+    if OUTPUT_BASE64.name in call.inputs and call.inputs[OUTPUT_BASE64.name].all():
+        files = [base64.b64decode(file) for file in files]
+    return [read_image(file) for file in files]
 
 
 def from_region(call: Call, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from triton_diffusers.client.address import PORTS, Address, read_address
-from triton_diffusers.client.call import Progress
+from triton_diffusers.client.call import Preview, Progress
 from triton_diffusers.client.errors import InvalidRequest
+from triton_diffusers.client.progress_bar import shown
 from triton_diffusers.client.regions import is_local
 from triton_diffusers.client.result import Result
 from triton_diffusers.client.session import Options, Session, SharedMemory, Steps
@@ -56,6 +57,8 @@ class DiffusersClient:
         shared_memory: SharedMemory = "auto",
         shared_memory_bytes: int | None = None,
         on_progress: Progress | None = None,
+        on_preview: Preview | None = None,
+        progress: bool = False,
         **inputs: Any,
     ) -> Result:
         """Run the pipeline once and wait for what it makes.
@@ -68,12 +71,16 @@ class DiffusersClient:
         shared_memory: "auto" uses it beside the server for large tensors of known size; True
         insists; False never. shared_memory_bytes: the size of the output, if the caller knows it.
         on_progress: called with (step, total) where the entry is decoupled.
+        on_preview: called with (step, total, PIL images), small approximations of what is being
+        made, where the entry is decoupled and makes pictures or video; `preview_every` says how
+        often (1 if left out). progress: show a bar on the terminal, a spinner where no steps come.
 
         Raises InvalidRequest, ServerBusy, Cancelled, ModelNotFound, ServerUnavailable or
         PipelineError, each a DiffusersClientError. A request is never run twice.
         """
-        options = Options(timeout_s, shared_memory, shared_memory_bytes, on_progress)
-        return self._take(self._session.generate(options, inputs))
+        with shown(progress, self._session.model, on_progress) as told:
+            options = Options(timeout_s, shared_memory, shared_memory_bytes, told, on_preview)
+            return self._take(self._session.generate(options, inputs))
 
     def inputs(self) -> dict[str, Tensor]:
         """Return what the entry accepts: name -> data type, dims and whether it may be left out."""
@@ -143,11 +150,14 @@ class AsyncDiffusersClient:
         shared_memory: SharedMemory = "auto",
         shared_memory_bytes: int | None = None,
         on_progress: Progress | None = None,
+        on_preview: Preview | None = None,
+        progress: bool = False,
         **inputs: Any,
     ) -> Result:
         """Run the pipeline once and await what it makes; see DiffusersClient.generate."""
-        options = Options(timeout_s, shared_memory, shared_memory_bytes, on_progress)
-        return await self._take(self._session.generate(options, inputs))
+        with shown(progress, self._session.model, on_progress) as told:
+            options = Options(timeout_s, shared_memory, shared_memory_bytes, told, on_preview)
+            return await self._take(self._session.generate(options, inputs))
 
     async def inputs(self) -> dict[str, Tensor]:
         """Return what the entry accepts: name -> data type, dims and whether it may be left out."""

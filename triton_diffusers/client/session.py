@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from triton_diffusers.client.call import Call, Progress
+from triton_diffusers.client.call import Call, Preview, Progress
 from triton_diffusers.client.entry import Entry
 from triton_diffusers.client.errors import (
     Cancelled,
@@ -28,7 +28,7 @@ from triton_diffusers.client.request import build_inputs, without_extra
 from triton_diffusers.client.result import Result
 from triton_diffusers.client.sizes import SizeMemory, plan_region
 from triton_diffusers.client.values import Array
-from triton_diffusers.contract import OUTPUT_BASE64, Tensor
+from triton_diffusers.contract import OUTPUT_BASE64, PREVIEW_EVERY, Tensor
 
 T = TypeVar("T")
 Step = Callable[[Any], Any]
@@ -54,6 +54,7 @@ class Options:
     shared_memory: SharedMemory = "auto"
     shared_memory_bytes: int | None = None
     on_progress: Progress | None = None
+    on_preview: Preview | None = None
 
 
 class Session:
@@ -125,12 +126,14 @@ class Session:
                 "Use protocol='grpc' (and the gRPC port)."
             )
         yield from self._sweep()
+        keywords = _with_previews(entry, options, keywords)
         call = Call(
             model=self.model,
             inputs=build_inputs(entry, keywords),
             decoupled=entry.decoupled,
             timeout_s=options.timeout_s,
             on_progress=options.on_progress,
+            on_preview=options.on_preview,
         )
         try:
             outputs = yield from self._run(entry, call, options)
@@ -221,6 +224,21 @@ class Session:
             if not self._leftovers & awaited or time.monotonic() >= until:
                 return
             yield lambda transport: transport.pause(0.002)
+
+
+def _with_previews(
+    entry: Entry, options: Options, keywords: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Ask for a preview with every step where on_preview is given; for none where there are none.
+
+    An entry without previews refuses `preview_every` only if nobody said that they are a bonus.
+    """
+    if options.on_preview is None:
+        return keywords
+    name = PREVIEW_EVERY.name
+    if name in entry.inputs:
+        return {**keywords, name: keywords.get(name) or 1}
+    return {n: value for n, value in keywords.items() if n != name}
 
 
 def _unregister(name: str, transport: Any) -> Any:
