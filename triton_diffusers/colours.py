@@ -20,6 +20,7 @@ MIN_SCORE = 0.5
 """How much of the variance of the places' mean colours a map must explain: R2, on places that it
 has not learned from."""
 
+MIN_PLACES = 8
 MAX_PLACES = 4096
 """Places of one call that are learned from; a quarter of them only tests."""
 
@@ -143,6 +144,8 @@ class ColourMap:
     def learn(self, places: Array, pictures: Array) -> None:
         """Learn from latents [B, h, w, C] and their pictures, uint8 [B, H, W, 3]."""
         x = _with_one(places)
+        if len(x) < MIN_PLACES:
+            return
         y = _patches(pictures, places.shape[1], places.shape[2], self.patch)
         order = np.random.default_rng(0).permutation(len(x))[:MAX_PLACES]
         tested, learned = order[::4], np.delete(order, np.s_[::4])

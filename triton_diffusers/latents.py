@@ -18,6 +18,8 @@ class Step:
 
     cls: type
     """The scheduler's own class, not the one that watches it."""
+    number: int
+    """Which of the call's schedulers it is, by first use: sound has latents of its own."""
     scheduler: Any
     model_output: Any
     sample: Any
@@ -60,6 +62,7 @@ class Latents:
 
     def __init__(self) -> None:
         self._steps: dict[int, Step] = {}
+        self._numbers: dict[int, int] = {}
 
     def watch(self, pipeline: Any) -> None:
         """Note every step of a call's own pipeline, whose schedulers are copies: they change class.
@@ -83,10 +86,11 @@ class Latents:
     def clear(self) -> None:
         """Let the tensors go."""
         self._steps.clear()
+        self._numbers.clear()
 
     def _watched(self, cls: type) -> type:
         plain: Any = cls
-        steps = self._steps
+        steps, numbers = self._steps, self._numbers
 
         @functools.wraps(plain.step)
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -95,6 +99,7 @@ class Latents:
             steps.pop(id(scheduler), None)
             steps[id(scheduler)] = Step(
                 cls,
+                numbers.setdefault(id(scheduler), len(numbers)),
                 scheduler,
                 given.get("model_output"),
                 given.get("sample"),

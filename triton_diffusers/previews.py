@@ -82,7 +82,8 @@ class Previews:
     def __init__(self, is_video: bool, log: Callable[[str], None]) -> None:
         self._is_video = is_video
         self._log = log
-        self._known: dict[tuple[str, int], _Known] = {}
+        self._known: dict[tuple[int, str, int], _Known] = {}
+        """By the scheduler's number, axes and channels."""
         self._lessons = 0
         self._broken = ""
         self._told = False
@@ -101,7 +102,7 @@ class Previews:
         with self._lock:
             self._lessons += 1
             for step in steps:
-                self._learn_from(step.latents, pictures)
+                self._learn_from(step.number, step.latents, pictures)
             best = max(self._known.values(), key=lambda k: k.colours.score, default=None)
             if best and best.colours.score >= MIN_SCORE and not self._told:
                 self._told = True
@@ -116,7 +117,7 @@ class Previews:
         why = "no previews: the pipeline's latents are no grid of places that fits its pictures"
         for step in steps:
             shape = tuple(step.latents.shape)
-            for known in self._fitting(shape):
+            for known in self._fitting(step.number, shape):
                 if known.colours.score < MIN_SCORE:
                     why = f"no previews: a linear map explains only {_percent(known)}"
                 elif reading := known.reading(shape, arguments):
@@ -133,13 +134,13 @@ class Previews:
             self._log(f"previews are off: {''.join(traceback.format_exception(error))}")
         self._broken = one_line(error)
 
-    def _fitting(self, shape: tuple[int, ...]) -> list[_Known]:
-        """Return what is known of latents of a shape, the best map first."""
+    def _fitting(self, number: int, shape: tuple[int, ...]) -> list[_Known]:
+        """Return what is known of a scheduler's latents of a shape, the best map first."""
         with self._lock:
             fitting = [
                 known
-                for (axes, channels), known in self._known.items()
-                if len(axes) == len(shape) and shape[axes.index("c")] == channels
+                for (of, axes, channels), known in self._known.items()
+                if of == number and len(axes) == len(shape) and shape[axes.index("c")] == channels
             ]
         return sorted(fitting, key=lambda known: -known.colours.score)
 
@@ -153,7 +154,7 @@ class Previews:
             pictures = pictures[None] if self._is_video else pictures[:, None]
         return np.repeat(pictures, 3, -1) if pictures.shape[-1] == 1 else pictures[..., :3]
 
-    def _learn_from(self, latents: Any, pictures: Array) -> None:
+    def _learn_from(self, number: int, latents: Any, pictures: Array) -> None:
         best: dict[str, tuple[float, Reading]] = {}
         for reading in readings(tuple(latents.shape), pictures.shape):
             trial = _new(reading, latents, pictures)
@@ -163,7 +164,7 @@ class Previews:
                 best[reading.axes] = score, reading
         for axes, (_, reading) in best.items():
             made = _new(reading, latents, pictures)
-            known = self._known.setdefault((axes, made.colours.channels), made)
+            known = self._known.setdefault((number, axes, made.colours.channels), made)
             known.learn(reading, latents, pictures)
 
 
