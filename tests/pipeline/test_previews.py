@@ -21,6 +21,7 @@ from triton_diffusers.config import ServeConfig
 from triton_diffusers.latents import Latents, Step
 from triton_diffusers.loading import LoadedPipeline, load_pipeline
 from triton_diffusers.previews import CallPreviews, Previews
+from triton_diffusers.request_batching import RequestBatcher
 from triton_diffusers.runner import Computed, compute, run_call
 
 LAYOUTS = {
@@ -249,3 +250,37 @@ def test_an_error_of_ours_fails_no_call_and_is_logged_once(
     assert len(said) == 1
     assert "ZeroDivisionError: ours" in said[0]
     assert computed.no_previews == "no previews: ZeroDivisionError: ours (in the server's log)"
+
+
+def test_callers_of_one_joined_call_get_their_own_previews(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(previews, "MIN_SCORE", -np.inf)
+    loaded = _load(models, "stable-diffusion")
+    inputs = {n: v for n, v in TINY["stable-diffusion"].inputs().items() if n != "negative_prompt"}
+    batcher = RequestBatcher(loaded, 3)
+
+    def run(wanting: tuple[bool, ...]) -> list[list[Any]]:
+        calls, seen = [], [[] for _ in wanting]
+        for seed, wants in enumerate(wanting):
+            sent = {"preview_every": np.array([1])} if wants else {}
+            calls.append(read_call(sent | {"seed": np.array([seed])}, loaded))
+            calls[-1].kwargs |= inputs
+            calls[-1].outputs = 1
+
+        def told(number: int) -> Any:
+            return lambda done, total, pictures=None: seen[number].append(pictures and pictures())
+
+        for outcome in batcher.run(calls, [told(number) for number in range(len(wanting))]):
+            assert isinstance(outcome, Computed)
+        return seen
+
+    run((False, False, False))  # verified
+    joined = run((False, True, True))
+    assert batcher.calls[3] == 1
+    alone = run((True,))  # the seed of the first, which was not asked for
+    assert set(map(type, joined[0])) == {type(None)}
+    for previewed in (*joined[1:], *alone):
+        assert [pictures.shape for pictures in previewed] == [previewed[0].shape] * 2
+        assert len(previewed[0]) == 1
+    assert not np.array_equal(joined[1][-1], joined[2][-1])
