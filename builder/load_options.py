@@ -26,7 +26,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "defaults of calls": (
         *("diffusers_call_kwargs", "scheduler", "flow_shift", "boundary_ratio"),
-        "generator_device",
+        *("generator_device", "log_requests"),
     ),
     "limits": (
         *("max_queue", "max_steps", "max_pixels", "max_frames", "max_outputs"),

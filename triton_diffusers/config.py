@@ -204,6 +204,11 @@ class ServeConfig:
         1800.0,
         minimum=1,
     )
+    log_requests: bool = _option(
+        "Write a line of JSON to the log for each request: outcome, seconds, sizes; no texts.",
+        True,
+        fails="not true or false: refused",
+    )
     max_queue: int = _option("Requests that may wait; further ones get UNAVAILABLE.", 64, minimum=1)
     max_steps: int = _option("Most num_inference_steps a request may ask for.", 1000, minimum=1)
     max_pixels: int = _option("Most width x height a request may ask for.", 4096 * 4096, minimum=1)

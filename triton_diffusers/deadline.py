@@ -3,7 +3,7 @@
 
 import time
 
-from triton_diffusers.errors import CancelledError
+from triton_diffusers.errors import TimedOutError
 
 
 class Deadline:
@@ -14,6 +14,6 @@ class Deadline:
         self._end = None if timeout_s is None else time.monotonic() + timeout_s
 
     def check(self) -> None:
-        """Raise CancelledError when the time is over."""
+        """Raise TimedOutError when the time is over."""
         if self._end is not None and time.monotonic() > self._end:
-            raise CancelledError(f"the request's timeout of {self.timeout_s} s is over")
+            raise TimedOutError(f"the request's timeout of {self.timeout_s} s is over")

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The devices that an entry names, checked before anything is loaded."""
 
+import resource
+from typing import Any
+
 from triton_diffusers.errors import ConfigError
 
 
@@ -34,6 +37,32 @@ def use_device(name: str) -> None:
     device = torch.device(name)
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
+
+
+def forget_peak(name: str) -> None:
+    """Let the peak of a GPU's memory begin anew."""
+    for module, device in _with_peak(name):
+        module.reset_peak_memory_stats(device)
+
+
+def peak_memory_bytes(name: str) -> int:
+    """Return the most memory that torch had on the GPU; on a CPU what the process had."""
+    devices = _with_peak(name)
+    if devices:
+        return sum(int(module.max_memory_allocated(device)) for module, device in devices)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux tells KiB
+
+
+def _with_peak(name: str) -> list[tuple[Any, int]]:
+    """Return torch's modules and numbers of the devices that `name` may stand for, on a GPU."""
+    import torch
+
+    device = torch.device(name)
+    if device.type not in ("cuda", "xpu"):
+        return []
+    module = torch.get_device_module(device)
+    numbers = range(module.device_count()) if device.index is None else [device.index]
+    return [(module, number) for number in numbers]
 
 
 def free_cached(name: str) -> None:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from triton_diffusers.errors import BusyError, CancelledError
+from triton_diffusers.errors import BusyError, CancelledError, StuckError
 
 WATCH_S = 0.2
 """How often waiting jobs are looked at: a caller that went away frees its place in the queue."""
@@ -138,7 +138,7 @@ class Engine:
             if self._closed:
                 raise BusyError("the model is being unloaded; send the request again later")
             if self._stuck:
-                raise BusyError(self._told_stuck())
+                raise StuckError(self._told_stuck())
             if self.waiting >= self._max_queue:
                 raise BusyError(
                     f"the queue is full: {self.waiting} requests wait (max_queue "
@@ -279,7 +279,7 @@ class Engine:
             waiting = list(self._waiting) if stuck else []
         if not stuck:
             return
-        error = BusyError(self._told_stuck())
+        error = StuckError(self._told_stuck())
         if new:
             self._log(str(error))
         for running in new:

@@ -17,8 +17,16 @@ class BusyError(Exception):
     """The queue is full: UNAVAILABLE for this request, which may be sent again."""
 
 
+class StuckError(BusyError):
+    """A call makes no step and cannot be stopped: UNAVAILABLE until the model is loaded again."""
+
+
 class CancelledError(Exception):
-    """The caller went away or the request's time ran out: CANCELLED."""
+    """The caller went away: CANCELLED."""
+
+
+class TimedOutError(CancelledError):
+    """The request's time ran out: CANCELLED."""
 
 
 class OutOfMemoryError(Exception):

@@ -7,17 +7,13 @@ from typing import Any
 
 from triton_diffusers.call import Call
 from triton_diffusers.loading import LoadedPipeline
+from triton_diffusers.record import Record, rounded
 
 
 def render_info(
-    call: Call,
-    loaded: LoadedPipeline,
-    seconds: Mapping[str, float],
-    steps: int,
-    batch: int,
-    warnings: Sequence[str],
+    call: Call, loaded: LoadedPipeline, record: Record, warnings: Sequence[str]
 ) -> bytes:
-    """Return the JSON text. batch: how many requests ran as one call."""
+    """Return the JSON text."""
     info = {
         "model": loaded.config.model,
         "pipeline_class": loaded.signature.pipeline_class,
@@ -28,9 +24,13 @@ def render_info(
         "arguments": {n: v for n, v in call.kwargs.items() if _is_plain(v)},
         "seeds": call.seeds,
         **({"fps": call.output.fps} if loaded.signature.is_video else {}),
-        "steps": steps,
-        "batch": batch,
-        "seconds": {stage: round(s, 6) for stage, s in seconds.items()},
+        **({"request_id": record.request_id} if record.request_id else {}),
+        "steps": record.steps,
+        "outputs": record.outputs,
+        "batch": record.batch,
+        "queue_length": record.queue_length,
+        "peak_memory_bytes": record.peak_memory_bytes,
+        "seconds": rounded(record.seconds),
         "warnings": list(warnings),
     }
     return json.dumps(info).encode()

@@ -8,7 +8,7 @@ on make it unreadable, and some warnings of a call quote its prompt.
 import logging
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,11 @@ NAN_CAUSES = (
     "often the type of the weights (dtype) is too small, or a scheduler option does not fit"
 )
 BLACK = f"the pictures were made of NaN and are black: {NAN_CAUSES}"
+
+
+def tell_of_nan(notes: Iterable[str]) -> bool:
+    """Tell whether one of a call's notes says that its output held NaN."""
+    return any(NAN_CAUSES in note for note in notes)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ that kind run one after the other.
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -226,14 +227,11 @@ def _split(computed: Computed, calls: Sequence[Call]) -> list[Computed]:
         if value is not None and (not hasattr(value, "__len__") or len(value) != ends[-1]):
             raise ValueError(f"its output '{name}' has no element for each of {ends[-1]} outputs")
     return [
-        Computed(
-            {n: None if v is None else v[start:end] for n, v in computed.fields.items()},
-            computed.sampling_rate,
-            computed.steps,
-            computed.seconds,
-            list(computed.notes),
-            len(calls),
-            computed.no_previews,
+        replace(
+            computed,
+            fields={n: None if v is None else v[start:end] for n, v in computed.fields.items()},
+            notes=list(computed.notes),
+            batch=len(calls),
         )
         for start, end in zip(starts, ends, strict=True)
     ]

@@ -3,7 +3,6 @@
 
 import time
 import traceback
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,16 @@ import numpy as np
 from triton_diffusers.arrays import Array
 from triton_diffusers.call import Call
 from triton_diffusers.contract import BYTES_SUFFIX, INFO, MEDIA, SAMPLING_RATE, SEED_USED
-from triton_diffusers.devices import free_cached
+from triton_diffusers.devices import free_cached, peak_memory_bytes
 from triton_diffusers.errors import CancelledError, OutOfMemoryError, RequestError, one_line
 from triton_diffusers.info import render_info
 from triton_diffusers.load_errors import forget, is_out_of_memory, missing_package
 from triton_diffusers.loading import LoadedPipeline
-from triton_diffusers.notices import collected
+from triton_diffusers.notices import collected, tell_of_nan
 from triton_diffusers.outputs import to_wire
 from triton_diffusers.previews import CallPreviews
 from triton_diffusers.progress import OnStep, isolate, restored_on_failure
+from triton_diffusers.record import Record, whole_numbers
 from triton_diffusers.refusals import is_refusal
 from triton_diffusers.step_batching import Lane
 
@@ -40,6 +40,7 @@ class Computed:
     """How many requests ran as this one call."""
     no_previews: str = ""
     """Why there were none, if they were wanted."""
+    peak_memory_bytes: int = 0
 
 
 class _Watched:
@@ -77,7 +78,7 @@ def run_call(
     call: Call, loaded: LoadedPipeline, on_step: OnStep, lane: Lane | None = None
 ) -> dict[str, Array]:
     """Run the pipeline and return the output tensors: `compute`, then `encode`."""
-    return encode(compute(call, loaded, on_step, lane), call, loaded, {})
+    return encode(compute(call, loaded, on_step, lane), call, loaded, Record())
 
 
 def compute(
@@ -114,15 +115,16 @@ def compute(
     fields = fields_of(result, loaded)
     computed = Computed(fields, rate, watched.steps, watched.seconds(), notes)
     computed.no_previews = previews.finish(fields)
+    computed.peak_memory_bytes = peak_memory_bytes(loaded.device)
     return computed
 
 
 def encode(
-    computed: Computed, call: Call, loaded: LoadedPipeline, seconds: Mapping[str, float]
+    computed: Computed, call: Call, loaded: LoadedPipeline, record: Record
 ) -> dict[str, Array]:
     """Turn what a call gave into the output tensors, files where the caller wants those.
 
-    seconds: of the stages before, by name.
+    record: knows the stages before, and takes what the call came to.
     """
     declared = dict(loaded.signature.output_fields)
     if loaded.signature.is_audio:
@@ -132,18 +134,20 @@ def encode(
         notes.append(computed.no_previews)
     started = time.perf_counter()
     wire = to_wire(computed.fields, declared, call.output, rate, notes)
-    last = {"encode_outputs": time.perf_counter() - started}
+    record.seconds |= computed.seconds | {"encode_outputs": time.perf_counter() - started}
+    record.steps, record.batch = computed.steps, computed.batch
+    record.outputs = len(next(iter(wire.values()), ()))
+    record.nan = tell_of_nan(notes)
+    record.peak_memory_bytes = computed.peak_memory_bytes
     wire[SEED_USED.name] = np.array(call.seeds, np.int64)
-    seconds = {**seconds, **computed.seconds, **last}
-    info = render_info(call, loaded, seconds, computed.steps, computed.batch, notes)
-    wire[INFO.name] = np.array([info], np.object_)
+    wire[INFO.name] = np.array([render_info(call, loaded, record, notes)], np.object_)
     return wire
 
 
 def _memory_text(call: Call, loaded: LoadedPipeline, error: BaseException) -> str:
     """Say what was asked for when the memory was not enough."""
-    asked = {n: v for n, v in call.kwargs.items() if isinstance(v, int) and not isinstance(v, bool)}
-    listed = ", ".join(f"{name} {value}" for name, value in asked.items()) or "its default size"
+    asked = whole_numbers(call.kwargs).items()
+    listed = ", ".join(f"{name} {value}" for name, value in asked) or "its default size"
     of = "" if call.outputs is None else f", {call.outputs} outputs"
     return (
         f"out of memory on {loaded.device} with {listed}{of}; ask for less, or set vae_use_tiling, "

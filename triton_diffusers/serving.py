@@ -7,7 +7,6 @@ imported in `initialize`, not before: Triton may import model.py once more to co
 
 import contextlib
 import io
-import itertools
 import json
 import locale
 import sys
@@ -15,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from triton_diffusers.call import (
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import INFO, PREVIEW, PROBE, PROGRESS
 from triton_diffusers.deadline import Deadline
+from triton_diffusers.devices import forget_peak
 from triton_diffusers.engine import Beat, Engine, Run
 from triton_diffusers.entry_check import load_entry
 from triton_diffusers.errors import (
@@ -42,8 +43,10 @@ from triton_diffusers.errors import (
     one_line,
 )
 from triton_diffusers.info import describe_load
+from triton_diffusers.metrics import Metrics, State
 from triton_diffusers.previews import preview_files
 from triton_diffusers.progress import OnStep
+from triton_diffusers.record import LONGEST_ID, OK, Record, bytes_of, outcome_of, whole_numbers
 from triton_diffusers.request_batching import RequestBatcher
 from triton_diffusers.runner import Computed, compute, encode
 from triton_diffusers.shared_memory import Room
@@ -82,6 +85,7 @@ class TritonPythonModel:
         self._lanes: StepBatcher | None = None
         self._batcher: RequestBatcher | None = None
         self._engine = self._start_engine(self.loaded.config)
+        self.metrics = self._start_metrics(args)
 
     def execute(self, requests: list[Any]) -> None:
         """Hand the requests to the engine, which answers through their response senders."""
@@ -91,7 +95,8 @@ class TritonPythonModel:
                 if job.is_probe():
                     job.answer_probe(self._engine.health())
                 else:
-                    job.priority = read_priority(job.parameters)
+                    job.record.queue_length = self._engine.waiting
+                    job.record.priority = job.priority = read_priority(job.parameters)
                     self._engine.submit(job)
             except Exception as error:
                 job.fail(error)
@@ -105,6 +110,7 @@ class TritonPythonModel:
         self._engine.close()
         if self._lanes:
             self._lanes.close()
+        self.metrics.close()
         del self.loaded
 
     def log(self, text: str) -> None:
@@ -134,12 +140,27 @@ class TritonPythonModel:
             run, config.max_queue, workers, max_batch, config.stuck_after_s, self.log_error
         )
 
+    def _start_metrics(self, args: Mapping[str, str]) -> Metrics:
+        def state() -> State:
+            health = self._engine.health()
+            forwards = self._lanes.forwards if self._lanes else {}
+            return State(health["waiting"], health["running"], dict(forwards))
+
+        labels = {
+            "model": self.name,
+            "version": args["model_version"],
+            "model_instance": args["model_instance_name"],
+        }
+        written = self.loaded.config.log_requests
+        return Metrics(pb_utils.MetricFamily, labels, state, self.log, written)
+
     def joins(self, first: Call, second: Call) -> bool:
         """Tell whether two calls may run as one."""
         return self._batcher is not None and self._batcher.joins(first, second)
 
     def _run_one(self, jobs: Sequence["_Job"], beat: Beat) -> list[Any]:
         (job,) = jobs
+        forget_peak(self.loaded.device)
         return [compute(job.call, self.loaded, job.on_step(beat))]
 
     def _run_in_lane(self, jobs: Sequence["_Job"], beat: Beat) -> list[Any]:
@@ -151,6 +172,7 @@ class TritonPythonModel:
 
     def _run_together(self, jobs: Sequence["_Job"], beat: Beat) -> list[Any]:
         assert self._batcher is not None
+        forget_peak(self.loaded.device)
         results = self._batcher.run([j.call for j in jobs], [j.on_step(beat) for j in jobs])
         self.loaded.facts["request_batching"] = self._batcher.facts()
         return results
@@ -180,8 +202,8 @@ class _Job:
         self._asked_at = 0.0
         timeout_us = request.timeout()
         self._deadline = Deadline(timeout_us / 1e6 if timeout_us else None)
-        self._read_at = time.monotonic()
-        self._seconds: dict[str, float] = {}
+        self._came_at = self._read_at = time.monotonic()
+        self.record = Record(request.request_id()[:LONGEST_ID])
         self._inputs = {tensor.name(): tensor for tensor in request.inputs()}
         self.call: Call
         self.parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
@@ -199,12 +221,15 @@ class _Job:
 
     def read(self) -> None:
         """Decode the inputs. Raises RequestError."""
-        started = time.monotonic()
+        seconds, started = self.record.seconds, time.monotonic()
+        seconds["queue"] = started - self._came_at
         refuse_parameters(self.parameters, self._model.loaded.signature)
         inputs = {name: tensor.as_numpy() for name, tensor in self._inputs.items()}
+        self.record.input_bytes = bytes_of(inputs.values())
         self.call = read_call(inputs, self._model.loaded)
+        self.record.arguments = whole_numbers(self.call.kwargs)
         self._read_at = time.monotonic()
-        self._seconds["decode_inputs"] = self._read_at - started
+        seconds["decode_inputs"] = self._read_at - started
 
     def joins(self, other: "_Job") -> bool:
         """Tell whether both may run as one call."""
@@ -215,26 +240,25 @@ class _Job:
 
         Stops a run that nobody waits for, and reports the step where the entry streams.
         """
-        self._seconds["queue"] = time.monotonic() - self._read_at
-
-        steps = itertools.count(1)
+        self.record.seconds["queue"] += time.monotonic() - self._read_at
 
         def on_step(done: int, total: int, pictures: Callable[[], Any] | None = None) -> None:
             beat()
+            self.record.steps += 1
             try:
                 self.check()
             except CancelledError as error:
                 self.fail(error)  # now: others may go on in the same run
                 raise
             if self._model.decoupled:
-                self._send_progress(done, total, pictures if self._is_due(next(steps)) else None)
+                self._send_progress(done, total, pictures if self._is_due() else None)
 
         return on_step
 
-    def _is_due(self, steps: int) -> bool:
-        """Tell whether a preview is due after so many steps."""
+    def _is_due(self) -> bool:
+        """Tell whether a preview is due after the steps that are done."""
         every = self.call.output.preview_every
-        return every is not None and steps % every == 0
+        return every is not None and self.record.steps % every == 0
 
     def _send_progress(
         self, done: int, total: int, pictures: Callable[[], Any] | None = None
@@ -249,7 +273,7 @@ class _Job:
     def answer(self, result: Computed) -> None:
         """Encode the result and send it as the final response."""
         model = self._model
-        wire = encode(result, self.call, model.loaded, self._seconds)
+        wire = encode(result, self.call, model.loaded, self.record)
         requested = frozenset(self._request.requested_output_names())
         wanted = requested & model.outputs if requested else model.outputs
         answer = {name: array for name, array in wire.items() if name in wanted}
@@ -259,6 +283,7 @@ class _Job:
                 f"none of the outputs asked for ({asked}) comes with this output_format; there are "
                 f"{there}"
             )
+        self.record.output_bytes = bytes_of(answer.values())
         model.send(answer, self)
 
     def is_probe(self) -> bool:
@@ -278,19 +303,27 @@ class _Job:
         if code is None:
             self._model.log_error("".join(traceback.format_exception(error)))
             code = pb_utils.TritonError.INTERNAL
-        self._send_final(pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code)))
+        response = pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
+        self._send_final(response, outcome_of(error))
 
     def finish(self, tensors: list[Any]) -> None:
         """Send tensors as the final response."""
-        self._send_final(pb_utils.InferenceResponse(tensors))
+        self._send_final(pb_utils.InferenceResponse(tensors), OK)
 
-    def _send_final(self, response: Any) -> None:
+    def _send_final(self, response: Any, outcome: str) -> None:
+        started = time.monotonic()
         with self._answering:
             if self._answered:
                 return
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
             # not before: an answer that could not be sent leaves room for an error
             self._answered = True
+        if not self.is_probe():
+            ended = time.monotonic()
+            seconds = {"send": ended - started, "total": ended - self._came_at}
+            record = self.record
+            record = replace(record, outcome=outcome, seconds=record.seconds | seconds)
+            self._model.metrics.add(record)
 
 
 def _wording(error: BaseException) -> tuple[int | None, str]:
@@ -301,5 +334,5 @@ def _wording(error: BaseException) -> tuple[int | None, str]:
         CancelledError: pb_utils.TritonError.CANCELLED,
         OutOfMemoryError: pb_utils.TritonError.INTERNAL,
     }
-    code = codes.get(type(error))
+    code = next((codes[kind] for kind in type(error).__mro__ if kind in codes), None)
     return code, " ".join(str(error).split()) if code is not None else one_line(error)

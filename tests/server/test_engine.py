@@ -178,6 +178,7 @@ def test_the_timeout_of_a_waiting_request_drops_it(
 ) -> None:
     entry, inputs = WITH_CALLBACK
     running = Pending(grpc, entry, inputs | LONG)
+    assert not _soon_answered(running, 0.3)  # it is under way before the other comes
     try:
         with connect(small_server, protocol) as client:
             _, message = refusal(client, protocol, entry, inputs, timeout=100_000)
