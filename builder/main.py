@@ -129,7 +129,7 @@ def _add_model(parser: Parser) -> None:
     parser.add_argument(
         "--gpus", type=_gpus, default=(), metavar="0,1", help="only on these; default: every GPU"
     )
-    parser.add_argument("--decoupled", action="store_true", help="stream progress (gRPC streams)")
+    parser.add_argument("--decoupled", action="store_true", help="stream progress and previews")
     parser.add_argument("--force", action="store_true", help="replace an entry; keeps other files")
     parser.add_argument("--dry-run", action="store_true", help="print the files, write nothing")
     load_options.add_to(parser)
@@ -207,7 +207,9 @@ def _generate(parser: Parser) -> None:
     parser.usage = (
         "builder generate NAME --prompt TEXT [--INPUT VALUE ...] --output FILE [options]\n\n"
         "Any other --INPUT VALUE is an input of the model: --num-inference-steps 20\n"
-        "--image cat.png (a file). An option given several times sends several values."
+        "--image cat.png (a file). An option given several times sends several values.\n"
+        "--preview-every 5 keeps a preview in FILE's name with -preview.jpg, where the entry was\n"
+        "written with --decoupled."
     )
 
 

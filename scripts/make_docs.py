@@ -148,12 +148,12 @@ def kinds() -> str:
 
 def own_inputs() -> str:
     """Return the inputs that every entry has besides those of its pipeline."""
-    return _tensors((*contract.OWN_INPUTS, contract.FPS))
+    return _tensors((*contract.OWN_INPUTS, contract.FPS, contract.PREVIEW_EVERY))
 
 
 def outputs() -> str:
     """Return the outputs; which of them an entry has, its config.pbtxt says."""
-    own = (*contract.OWN_OUTPUTS, contract.PROGRESS)
+    own = (*contract.OWN_OUTPUTS, contract.PROGRESS, contract.PREVIEW)
     return _tensors((*contract.KNOWN_FIELDS.values(), *own))
 
 

@@ -129,7 +129,8 @@ def test_every_module_is_named_in_the_architecture_page():
 
 def test_every_tensor_is_in_the_readme():
     text = (ROOT / "README.md").read_text()
-    tensors = (*contract.OWN_INPUTS, contract.FPS, *contract.OWN_OUTPUTS, contract.PROGRESS)
+    tensors = (*contract.OWN_INPUTS, contract.FPS, contract.PREVIEW_EVERY, *contract.OWN_OUTPUTS)
+    tensors += (contract.PROGRESS, contract.PREVIEW)
     names = [t.name for t in tensors] + list(contract.KNOWN_FIELDS)
     assert not [name for name in names if f"\n| `{name}` |" not in text]
 
