@@ -19,6 +19,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from scripts.bench_report import verdict  # noqa: E402
+
 MIB, GIB = 2**20, 2**30
 SHARD = "500MB"
 HOWS = ("plain", "ours")
@@ -34,8 +36,6 @@ FREE_BESIDE = 3 * GIB
 
 def bench_load(args: argparse.Namespace) -> int:
     """Alternate both in fresh processes, the files in the page cache."""
-    from scripts.bench import verdict
-
     failed = 0
     for dtype, threads in CASES:
         parameters = int(args.gib * GIB) // (4 if dtype == "float32" else 2)
@@ -216,7 +216,6 @@ def size_of(folder: Path) -> int:
 def bench_unload(args: argparse.Namespace) -> int:
     """Load and unload the demo again and again; what counts is the server's own memory."""
     from builder.tritonserver import start_server
-    from scripts.bench import verdict
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:

@@ -2,171 +2,190 @@
 """`bench.py throughput`: pictures a second of the demo model, in turns, with many callers."""
 
 import argparse
-import json
-import random
+import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-DEMO = ROOT / "model_repository" / "demo" / "pipeline"
-CALL = {
-    "height": 64,
-    "width": 64,
-    "num_inference_steps": 20,
-    "max_sequence_length": 32,
-    "negative_prompt": "",
-    "true_cfg_scale": 2.0,
-}
-WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+from scripts.bench_callers import Target, mean_and_p95, steady_rate
+from scripts.bench_entries import BATCH, add_entries, variants
+from scripts.bench_report import goal, print_json, say, say_conditions
+from scripts.bench_servers import Rival, available
+from scripts.bench_work import EQUAL, MIXED, Work
+from scripts.bench_worker import Worker
+
 CLIENTS = 8
+WARM = 2 * CLIENTS
+MEAN_STEPS = {EQUAL: 20, MIXED: 24}
+RATIOS = (
+    *((way, "plain") for way in ("serial", "fastapi", "litserve", "limit")),
+    *((way, "plain") for way in ("request_batching", "step_batching")),
+    *((way, "limit") for way in ("litserve", "request_batching", "step_batching")),
+    *((way, "litserve") for way in ("request_batching", "step_batching")),
+    ("serial", "fastapi"),
+)
+"""Of pictures a second with equal steps."""
+MIXED_RATIOS = (
+    *((way, "litserve") for way in ("serial", "request_batching", "step_batching")),
+    ("step_batching", "request_batching"),
+    ("step_batching", "serial"),
+)
+"""Of pictures a second, mean and 95th percentile of latency with mixed steps."""
+GOALS = {
+    "serial_vs_plain": 0.97,
+    "request_batching_vs_limit": 0.85,
+    "step_batching_vs_limit": 0.85,
+    "request_batching_vs_plain": 2.5,
+    "step_batching_vs_plain": 2.5,
+    "step_batching_vs_litserve_mixed": 2.0,
+}
+Measured = dict[str, list[float]]
 
 
 def bench_throughput(args: argparse.Namespace) -> int:
-    """Compare a plain loop, one call with 8 prompts, and entries without and with step batching."""
+    """Compare a plain loop, one call with 8 prompts, other servers, and our kinds of entry."""
     from builder.tritonserver import start_server
 
-    with tempfile.TemporaryDirectory() as folder:
-        repository = Path(folder) / "repository"
-        add_entry(repository, "serial")
-        add_entry(repository, "steps", "--step-batching", "--max-in-flight", str(CLIENTS))
-        log = Path(folder) / "log"
-        with start_server(repository, ("serial", "steps"), log=log) as server:
-            return compare(args, server.grpc_url)
-
-
-def add_entry(repository: Path, name: str, *options: str) -> None:
-    command = [sys.executable, "-m", "builder.main", "add-model", str(DEMO), "--name", name]
-    where = ["--repository", str(repository), "--diffusers-call-kwargs", json.dumps(CALL)]
-    subprocess.run([*command, *where, *options], check=True, timeout=300, capture_output=True)
-
-
-def compare(args: argparse.Namespace, url: str) -> int:
-    plain = Plain()
-    count = args.pictures
-    ways: dict[str, Callable[[], float]] = {
-        "plain": lambda: plain.loop(count),
-        "limit": lambda: plain.batches(count),
-        "serial": lambda: closed_loop(url, "serial", count),
-        "step_batching": lambda: closed_loop(url, "steps", count),
-    }
-    for way in ways.values():
-        way()
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(args.repeat):
-        for name, way in ways.items():
-            rates[name].append(count / way())
-    rate = {name: statistics.median(values) for name, values in rates.items()}
-    for name, value in rate.items():
-        print(f"{name:14} {value:6.2f} pictures/s   ({value / rate['plain']:.2f} x plain)")
-    found = {
-        "serial_vs_plain": rate["serial"] / rate["plain"],
-        "limit_vs_plain": rate["limit"] / rate["plain"],
-        "step_batching_vs_plain": rate["step_batching"] / rate["plain"],
-        "step_batching_vs_limit": rate["step_batching"] / rate["limit"],
-    }
-    for entry in ("serial", "steps"):
-        mean, p95 = mixed(url, entry, count, 0.75 * rate["serial"])
-        print(f"{entry:14} mixed steps, Poisson arrivals: mean {mean:.2f} s, p95 {p95:.2f} s")
-        found |= {f"{entry}_mixed_mean_s": mean, f"{entry}_mixed_p95_s": p95}
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    say_conditions(args.threads)
+    names = variants()
+    kinds = [kind for kind in ("fastapi", "litserve") if available(kind)]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        add_entries(folder / "repository", names)
+        plain = stack.enter_context(Worker("bench_plain.py", folder / "plain"))
+        callers = stack.enter_context(Worker("bench_callers.py", folder / "callers"))
+        rivals = {
+            kind: stack.enter_context(Rival(kind, folder / kind, args.batch_timeout))
+            for kind in kinds
+        }
+        server = start_server(folder / "repository", names, log=folder / "log")
+        stack.enter_context(server)
+        targets = {name: {"url": server.grpc_url, "entry": name} for name in names}
+        measured = Turns(args, plain, callers, rivals, targets).measure()
+    tell(measured)
+    found = ratios(measured)
+    for name, least in GOALS.items():
+        if name in found:
+            goal(name, found[name], least)
     if args.json:
-        print(json.dumps({name: round(value, 3) for name, value in found.items()}))
+        busy = dict(
+            zip(("load_average_1_min", "load_average_5_min"), os.getloadavg(), strict=False)
+        )
+        print_json({**found, **medians(measured), "threads": args.threads, **busy})
     return 0
 
 
-class Plain:
-    """diffusers alone, in this process."""
+class Turns:
+    """Measures every way once a round, so that what else the machine does touches all alike."""
 
-    def __init__(self) -> None:
-        from triton_diffusers.pipeline_classes import import_diffusers
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        plain: Worker,
+        callers: Worker,
+        rivals: dict[str, Rival],
+        targets: dict[str, Target],
+    ) -> None:
+        self.args = args
+        self.plain = plain
+        self.callers = callers
+        self.rivals = rivals
+        self.targets = targets
+        self.served = [*rivals, *targets]
+        self.mixed = [name for name in self.served if name != "fastapi"]
 
-        import_diffusers()
-        from diffusers import FluxPipeline
+    def measure(self) -> Measured:
+        """Return what was found in each round, by "WAY", "WAY_mixed" and "WAY_mixed_mean"."""
+        for name in self.served:
+            for work in (EQUAL, MIXED):
+                self.moments(name, WARM, work)
+        self.alone(WARM, 1), self.alone(WARM, BATCH)
+        measured: Measured = {}
+        for number in range(1, self.args.repeat + 1):
+            for name, value in self.round(number).items():
+                measured.setdefault(name, []).append(value)
+            say(f"round {number} of {self.args.repeat} done")
+        return measured
 
-        self.pipeline = FluxPipeline.from_pretrained(DEMO)
-        self.pipeline.set_progress_bar_config(disable=True)
+    def round(self, number: int) -> dict[str, float]:
+        equal, mixed = replace(EQUAL, draw=number), replace(MIXED, draw=number)
+        ways: dict[str, Callable[[], float]] = {
+            "plain": lambda: self.alone(self.args.pictures, 1),
+            "limit": lambda: self.alone(self.args.pictures, BATCH),
+            **{name: lambda name=name: self.rate(name, equal) for name in self.served},
+            **{f"{n}_mixed": lambda name=n: self.rate(name, mixed) for n in self.mixed},
+        }
+        order = list(ways) if number % 2 else list(reversed(ways))
+        found = {name: ways[name]() for name in order}
+        per_s = self.args.load * found["plain"] * MEAN_STEPS[EQUAL] / MEAN_STEPS[MIXED]
+        for name in self.mixed:
+            with self.awake(name) as target:
+                arguments = {"target": target, "per_s": per_s, "total": self.args.pictures}
+                latencies = self.callers.ask("arrivals", work=vars(mixed), **arguments)
+            found[f"{name}_mixed_mean"], found[f"{name}_mixed_p95"] = mean_and_p95(latencies)
+        return {**found, "arrivals": per_s}
 
-    def loop(self, count: int) -> float:
-        started = time.perf_counter()
-        for number in range(count):
-            self.pipeline(prompt(number), generator=self.seeded(number), **CALL)
-        return time.perf_counter() - started
+    def alone(self, count: int, batch: int) -> float:
+        return float(self.plain.ask("loop", count=count, batch=batch, fields=vars(EQUAL)))
 
-    def batches(self, count: int) -> float:
-        call = CALL | {"negative_prompt": [""] * CLIENTS}
-        started = time.perf_counter()
-        for first in range(0, count, CLIENTS):
-            numbers = range(first, first + CLIENTS)
-            generators = [self.seeded(number) for number in numbers]
-            self.pipeline([prompt(n) for n in numbers], generator=generators, **call)
-        return time.perf_counter() - started
+    def rate(self, name: str, work: Work) -> float:
+        return steady_rate(self.moments(name, self.args.pictures + 2 * CLIENTS, work), CLIENTS)
 
-    def seeded(self, number: int) -> Any:
-        import torch
+    def moments(self, name: str, total: int, work: Work) -> list[float]:
+        with self.awake(name) as target:
+            arguments = {"target": target, "clients": CLIENTS, "total": total}
+            return list(self.callers.ask("closed_loop", work=vars(work), **arguments))
 
-        return torch.Generator().manual_seed(number)
-
-
-def prompt(number: int) -> str:
-    return f"a handwritten {WORDS[number % 10]}"
-
-
-def closed_loop(url: str, entry: str, count: int) -> float:
-    """Return the seconds that `CLIENTS` callers need for `count` pictures, one after the other."""
-    numbers = iter(range(count))
-    guard = threading.Lock()
-
-    def caller() -> None:
-        with open_client(url, entry) as client:
-            while True:
-                with guard:
-                    number = next(numbers, None)
-                if number is None:
-                    return
-                client.generate(prompt=prompt(number), seed=number)
-
-    return run_threads([caller] * CLIENTS)
-
-
-def mixed(url: str, entry: str, count: int, rate: float) -> tuple[float, float]:
-    """Return mean and 95th percentile of the latency of requests of 8 to 40 steps."""
-    draw = random.Random(0)
-    arrivals, at = [], 0.0
-    for _ in range(count):
-        at += draw.expovariate(rate)
-        arrivals.append((at, draw.randint(8, 40)))
-    latencies: list[float] = []
-    started = time.perf_counter()
-
-    def caller(number: int) -> None:
-        at, steps = arrivals[number]
-        with open_client(url, entry) as client:
-            time.sleep(max(0.0, started + at - time.perf_counter()))
-            sent = time.perf_counter()
-            client.generate(prompt=prompt(number), seed=number, num_inference_steps=steps)
-            latencies.append(time.perf_counter() - sent)
-
-    run_threads([lambda number=number: caller(number) for number in range(count)])
-    return statistics.mean(latencies), statistics.quantiles(latencies, n=20)[-1]
+    @contextmanager
+    def awake(self, name: str) -> Any:
+        """Let a server run while it is measured; ours wait without doing anything."""
+        if name not in self.rivals:
+            yield self.targets[name]
+            return
+        rival = self.rivals[name]
+        with rival.running():
+            yield {"url": f"127.0.0.1:{rival.port}", "path": rival.path}
 
 
-def open_client(url: str, entry: str) -> Any:
-    from triton_diffusers.client import DiffusersClient
+def ratio(measured: Measured, one: str, other: str) -> float:
+    """Return the median of the ratios of each round: what slows a whole round drops out."""
+    return statistics.median(a / b for a, b in zip(measured[one], measured[other], strict=True))
 
-    return DiffusersClient(url, model=entry)
+
+def ratios(measured: Measured) -> dict[str, float]:
+    """Return A_vs_B: A divided by B. Of a latency (mean, p95), less is better."""
+    found = {f"{a}_vs_{b}": ratio(measured, a, b) for a, b in RATIOS if {a, b} <= measured.keys()}
+    for a, b in MIXED_RATIOS:
+        for what in ("mixed", "mixed_mean", "mixed_p95"):
+            if {f"{a}_{what}", f"{b}_{what}"} <= measured.keys():
+                found[f"{a}_vs_{b}_{what}"] = ratio(measured, f"{a}_{what}", f"{b}_{what}")
+    return found
 
 
-def run_threads(callers: list[Callable[[], None]]) -> float:
-    threads = [threading.Thread(target=caller) for caller in callers]
-    started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return time.perf_counter() - started
+def medians(measured: Measured) -> dict[str, float]:
+    """Return the medians themselves, named with their units."""
+    return {
+        name + ("_s" if name.endswith(("mean", "p95")) else "_per_s"): statistics.median(values)
+        for name, values in measured.items()
+    }
+
+
+def tell(measured: Measured) -> None:
+    found = {name: statistics.median(values) for name, values in measured.items()}
+    say(f"{CLIENTS} callers, 20 steps, pictures/s (limit: one call with {BATCH} prompts)")
+    for name in [n for n in found if f"{n}_per_s" in medians(measured) and "mixed" not in n]:
+        if name != "arrivals":
+            say(f"  {name:18} {found[name]:6.2f}   {ratio(measured, name, 'plain'):.2f} x plain")
+    say("8 to 40 steps: pictures/s with 8 callers; latency with random arrivals")
+    say(f"({found['arrivals']:.2f} a second, Poisson)")
+    for name in [n for n in found if n.endswith("_mixed")]:
+        mean, p95 = found[f"{name}_mean"], found[f"{name}_p95"]
+        say(
+            f"  {name.removesuffix('_mixed'):18} {found[name]:6.2f}   "
+            f"mean {mean:.2f} s, p95 {p95:.2f} s"
+        )

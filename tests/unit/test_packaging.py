@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent.parent
 DOCKERFILE = ROOT / "Dockerfile.triton"
-EXTRAS = {"server", "dev", "families", "quantization"}
+EXTRAS = {"server", "dev", "bench", "families", "quantization"}
 """What ./scripts/test installs. `vision` is for the image: it needs the CUDA build of torch."""
 TOOLS = {"pip", "setuptools", "triton-diffusers"}
 CUDA = re.compile(r"nvidia-|cuda-|triton$")

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The FastAPI server of bench_servers.py, one call at a time:  bench_fastapi.py PORT"""
+
+import sys
+import threading
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI, Response
+from pydantic import BaseModel
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from scripts.bench_plain import Plain, png  # noqa: E402
+from scripts.bench_work import Request  # noqa: E402
+
+app = FastAPI()
+lock = threading.Lock()
+plain = Plain()
+
+
+class Body(BaseModel):
+    number: int
+    steps: int
+    size: int
+
+
+@app.get("/health")
+def health() -> str:
+    return "ok"
+
+
+@app.post("/generate")
+def generate(body: Body) -> Response:
+    with lock:
+        (picture,) = plain.pictures([Request(**body.model_dump())])
+    return Response(png(picture), media_type="image/png")
+
+
+if __name__ == "__main__":
+    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
