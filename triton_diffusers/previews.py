@@ -8,7 +8,8 @@ made of it are a pair; a linear map from such pairs paints the latents of later 
 import base64
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -195,10 +196,16 @@ class CallPreviews:
         self._painted: tuple[Step | None, Array | str] = (None, "")
         self._made = False
 
-    def watch(self, pipeline: Any) -> None:
-        """Watch the call's own copy of the pipeline, before it is called."""
+    @contextmanager
+    def watching(self, pipeline: Any) -> Iterator[None]:
+        """Watch the call's own copy of the pipeline while it is called."""
         if self._previews and (self.wanted or self._previews.is_learning):
             self._latents.watch(pipeline)
+        try:
+            yield
+        except BaseException:
+            self._latents.clear()
+            raise
 
     def pictures(self) -> Array | None:
         """Return a picture for each output as the last step has it, uint8 [B, H, W, 3], or None."""

@@ -93,7 +93,6 @@ def compute(
     previews = CallPreviews(loaded.previews, call.kwargs, bool(call.output.preview_every))
     watched = _Watched(on_step, previews)
     pipeline = isolate(loaded.pipeline, watched.on_step, watched.on_start)
-    previews.watch(pipeline)
     if lane is not None:
         lane.enter(pipeline)
     kwargs = call.kwargs | _generator(call.seeds, loaded)
@@ -101,7 +100,8 @@ def compute(
         kwargs["output_type"] = loaded.signature.output_type
     notes = list(loaded.warnings)
     try:
-        with collected(notes), restored_on_failure(loaded.processors):
+        untouched = restored_on_failure(loaded.processors)
+        with collected(notes), untouched, previews.watching(pipeline):
             result = pipeline(**kwargs)
     except CancelledError:
         raise

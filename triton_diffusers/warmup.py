@@ -161,8 +161,8 @@ def _call(
         notes.clear()  # what an earlier made-up call left
         watched = CallPreviews(previews, kwargs, wanted=False)
         clone = isolate(pipeline, lambda done, total: None)
-        watched.watch(clone)
-        result = clone(**kwargs, **fixed)
+        with watched.watching(clone):
+            result = clone(**kwargs, **fixed)
         watched.finish(dict(result.items()) if hasattr(result, "items") else {})
         if any(_holds_nan(value) for value in _fields(result)):
             notes.append(BLACK)

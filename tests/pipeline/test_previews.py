@@ -21,6 +21,7 @@ from triton_diffusers.config import ServeConfig
 from triton_diffusers.latents import Latents, Step
 from triton_diffusers.loading import LoadedPipeline, load_pipeline
 from triton_diffusers.previews import CallPreviews, Previews
+from triton_diffusers.progress import isolate
 from triton_diffusers.request_batching import RequestBatcher
 from triton_diffusers.runner import Computed, compute, run_call
 
@@ -210,7 +211,8 @@ def test_learning_stops_and_costs_nothing_then(models: Path) -> None:
     assert not loaded.previews.is_learning
     call = CallPreviews(loaded.previews, {}, wanted=False)
     scheduler = loaded.pipeline.scheduler
-    call.watch(loaded.pipeline)
+    with call.watching(loaded.pipeline):
+        pass
     assert type(scheduler).step.__qualname__ == "DDPMScheduler.step"
     assert "_watched" not in repr(type(scheduler).__dict__.get("step"))
 
@@ -284,3 +286,14 @@ def test_callers_of_one_joined_call_get_their_own_previews(
         assert [pictures.shape for pictures in previewed] == [previewed[0].shape] * 2
         assert len(previewed[0]) == 1
     assert not np.array_equal(joined[1][-1], joined[2][-1])
+
+
+def test_a_call_that_fails_lets_its_latents_go(models: Path) -> None:
+    loaded = _load(models, "ddpm")
+    call = CallPreviews(loaded.previews, {}, wanted=True)
+    pipeline = isolate(loaded.pipeline, lambda done, total: None)
+    with pytest.raises(ZeroDivisionError), call.watching(pipeline):
+        pipeline(num_inference_steps=1)
+        assert call._latents.steps()
+        raise ZeroDivisionError
+    assert call._latents.steps() == []
