@@ -62,7 +62,7 @@ def _add_option(group: Any, option: Any) -> None:
     # SUPPRESS: an option that was not given is left out of the entry
     if option_type(option) is bool:
         # --no-... only where leaving the option out means something else than false
-        on_off = argparse.BooleanOptionalAction if option.default is None else "store_true"
+        on_off = "store_true" if option.default is False else argparse.BooleanOptionalAction
         group.add_argument(flag, action=on_off, default=argparse.SUPPRESS, help=about)
         return
     names = {dict: "JSON", int: "N", float: "X"}
