@@ -99,7 +99,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="version", version=__version__)
     group = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     commands: dict[str, Parser] = {}
-    for add in (_add_model, _inspect, _check, _list, _remove, _serve, _generate):
+    for add in (_add_model, _inspect, _check, _list, _remove, _serve, _probe, _generate):
         name = add.__name__.lstrip("_").replace("_", "-")
         about, _, example = (add.__doc__ or "").partition("\n\n")
         example = "\n".join(line.strip() for line in example.splitlines()).strip()
@@ -187,8 +187,30 @@ def _serve(parser: Parser) -> None:
         text = f"default: {port}; 0: a free one"
         parser.add_argument(f"--{kind}-port", type=_port, default=port, metavar="P", help=text)
     parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s; 0.0.0.0: all")
+    parser.add_argument(
+        "--exit-timeout",
+        type=_seconds,
+        default=300,
+        metavar="S",
+        help="what running requests have to finish at the end; default: %(default)s",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="show the server's own log")
     parser.usage = "builder serve [NAME ...] [options] [-- TRITON OPTIONS]"
+
+
+def _probe(parser: Parser) -> None:
+    """Tell by the exit code whether a served model is ready and its process lives.
+
+    builder probe demo --protocol http --timeout 5
+    """
+    parser.set_defaults(module="builder.probe")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="a served model; default: every loaded one"
+    )
+    _server(parser)
+    parser.add_argument(
+        "--timeout", type=float, default=5.0, metavar="S", help="for all; default: %(default)s"
+    )
 
 
 def _generate(parser: Parser) -> None:
@@ -199,8 +221,7 @@ def _generate(parser: Parser) -> None:
     parser.set_defaults(module="builder.generate")
     parser.add_argument("name", metavar="NAME", help="a served model")
     parser.add_argument("--output", required=True, metavar="FILE", help="its suffix is the format")
-    parser.add_argument("--url", default=None, help="default: localhost:8001, over http :8000")
-    parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
+    _server(parser)
     parser.add_argument(
         "--timeout-s", type=float, default=None, metavar="S", help="give up after S"
     )
@@ -213,6 +234,11 @@ def _generate(parser: Parser) -> None:
     )
 
 
+def _server(parser: Parser) -> None:
+    parser.add_argument("--url", default=None, help="default: localhost:8001, over http :8000")
+    parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
+
+
 def _common(parser: Parser, module: str) -> None:
     parser.set_defaults(module=f"builder.{module}")
     parser.add_argument(
@@ -223,6 +249,12 @@ def _common(parser: Parser, module: str) -> None:
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a count of 1 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds, 0 or more")
     return int(text)
 
 

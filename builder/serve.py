@@ -15,12 +15,13 @@ from builder import installation, repository
 from builder.console import busy, fail, say, warn
 from builder.installation import ServerError
 from builder.ports import Ports, choose_ports
-from builder.tritonserver import Server, refuse_owned, start_server
+from builder.revive import load, revive
+from builder.triton_options import refuse_owned
+from builder.tritonserver import Server, start_server
 from builder.watch import Watch
 from triton_diffusers.errors import ConfigError
 
 POLL_S = 1.0
-UNLOAD_TIMEOUT_S = 10.0
 LOG_LINES = 15
 
 
@@ -74,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
                 signals.server = server
                 return _serve_until_told(server, names)
         except KeyboardInterrupt:
+            if signals.server and signals.server.unfinished:
+                warn(f"requests of {', '.join(signals.server.unfinished)} were not finished")
             say("stopped")
             return 0
         except ServerError:
@@ -85,13 +88,14 @@ def _serve_until_told(server: Server, names: list[str]) -> int:
     try:
         return _serve(server, names)
     except KeyboardInterrupt:
-        say("stopping  (Ctrl-C again ends it at once)")
+        limit = f"{server.exit_timeout_s:.0f} s"
+        say(f"stopping: running requests have {limit} to finish  (Ctrl-C again ends it at once)")
         raise
 
 
 def _serve(server: Server, names: list[str]) -> int:
     """Load the entries, then watch their stubs. Returns only when it cannot go on."""
-    loaded = [name for name in names if _load(server, name)]
+    loaded = [name for name in names if load(server, name)]
     if not loaded:
         fail("no model could be loaded: see the lines above and the server's log")
         return 1
@@ -102,36 +106,9 @@ def _serve(server: Server, names: list[str]) -> int:
     watch = Watch(server)
     while server.is_running():
         time.sleep(POLL_S)
-        for name in watch.dead_models():
-            _reload(server, name)
+        if dead := watch.dead_models():
+            revive(server, dead)
     raise ServerError(f"tritonserver ended by itself with exit code {server.process.returncode}")
-
-
-def _load(server: Server, name: str) -> bool:
-    started = time.monotonic()
-    try:
-        with busy(f"loading {name}"):
-            server.load(name)
-    except ServerError as error:
-        if not server.is_running():
-            raise
-        # Triton keeps the reason for a wrong config.pbtxt to its log
-        hint = f"; builder check {name} says why" if "failed to poll" in str(error) else ""
-        fail(f"model '{name}' did not load: {error}{hint}")
-        return False
-    say(f"loaded {name} in {time.monotonic() - started:.1f} s")
-    return True
-
-
-def _reload(server: Server, name: str) -> None:
-    """Unload and load again: Triton itself keeps answering that a dead stub is ready."""
-    warn(f"the Python process of model '{name}' died (out of memory?); loading it again")
-    try:
-        server.unload(name, UNLOAD_TIMEOUT_S)
-    except ServerError:
-        # Triton waits for the answers of requests that died with the stub; loading works meanwhile
-        warn(f"requests that model '{name}' was running are lost and will not be answered")
-    _load(server, name)
 
 
 def _start(args: argparse.Namespace, ports: Ports, log: Path | None) -> Server:
@@ -143,6 +120,7 @@ def _start(args: argparse.Namespace, ports: Ports, log: Path | None) -> Server:
             grpc_port=ports.grpc,
             metrics_port=ports.metrics,
             host=args.host,
+            exit_timeout_s=args.exit_timeout,
             extra=args.triton_options,
         )
 

@@ -16,39 +16,26 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from builder import installation, stubs
+from builder import installation, stopping, stubs
 from builder.installation import ServerError
+from builder.model_config import instances
 from builder.ports import Ports, choose_ports
+from builder.triton_options import refuse_owned
 
 START_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 30
+"""What requests have to finish when the server is told to end; nothing else uses it up."""
 LOAD_TIMEOUT_S = 3600.0
 DEATH_GRACE_S = 3.0
 """How long Triton may take to tell that a stub ended while its model was loading."""
 LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}
-
-OWNED_OPTIONS = {
-    "model-repository": "--repository",
-    "model-store": "--repository",
-    "http-port": "--http-port",
-    "grpc-port": "--grpc-port",
-    "metrics-port": "--metrics-port",
-    "http-address": "--host",
-    "grpc-address": "--host",
-    "metrics-address": "--host",
-    "load-model": "the names before the --",
-    "model-control-mode": "none: it is always explicit",
-    "allow-http": "none: models are loaded over HTTP",
-    "backend-directory": "a tritonserver on PATH: it brings its own backends",
-}
-"""Triton options that `start_server` sets itself, and what to use instead."""
 
 
 class Server:
@@ -56,17 +43,20 @@ class Server:
 
     def __init__(
         self,
-        process: "subprocess.Popen[bytes]",
+        spawn: "Callable[[], subprocess.Popen[bytes]]",
         layout: Path,
         host: str,
         ports: Ports,
         log: Path | None,
         exit_timeout_s: float,
     ) -> None:
-        self.process = process
+        self.process = spawn()
         self.ports = ports
         self.log = log
         self.exit_timeout_s = exit_timeout_s
+        self.unfinished: list[str] = []
+        """Models that had requests when the server was ended."""
+        self._spawn = spawn
         self._layout = layout
         self._host = LOOPBACK.get(host, host)
 
@@ -144,23 +134,25 @@ class Server:
 
     def unload(self, name: str, timeout_s: float = 120.0) -> None:
         """Unload a model and wait until it is gone, so that its memory is free."""
-        self._ask("POST", f"repository/models/{name}/unload", timeout_s)
+        self.start_unload(name, timeout_s)
         deadline = time.monotonic() + timeout_s
         while self.states().get(name) in ("READY", "UNLOADING"):
             if time.monotonic() > deadline:
                 raise ServerError(f"model '{name}' did not unload within {timeout_s:.0f} s")
             time.sleep(0.05)
 
-    def states(self) -> dict[str, str]:
+    def start_unload(self, name: str, timeout_s: float) -> None:
+        """Unload a model as soon as its requests are answered; it takes no new ones."""
+        self._ask("POST", f"repository/models/{name}/unload", timeout_s)
+
+    def states(self, timeout_s: float = 30.0) -> dict[str, str]:
         """Return the state of every model that was ever loaded, such as READY."""
-        index = json.loads(self._ask("POST", "repository/index", timeout_s=30))
+        index = json.loads(self._ask("POST", "repository/index", timeout_s))
         return {model["name"]: model["state"] for model in index if "state" in model}
 
     def instances(self, name: str) -> int:
         """Return how many instances, and so stubs, a loaded model has."""
-        config = json.loads(self._ask("GET", f"models/{name}/config", timeout_s=30))
-        groups = config.get("instance_group", [])
-        return sum(group["count"] * max(1, len(group.get("gpus", []))) for group in groups)
+        return instances(json.loads(self._ask("GET", f"models/{name}/config", timeout_s=30)))
 
     def stubs(self) -> list[stubs.Stub]:
         """Return the live Python stubs of this server."""
@@ -172,20 +164,22 @@ class Server:
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
+    def restart(self, lost: Collection[str] = ()) -> list[str]:
+        """End the process and start another one on the same ports, without models.
+
+        lost: models whose stub is dead, for whose requests nothing is waited. Returns those that
+        had requests when their time was over.
+        """
+        unfinished = stopping.end(self, lost)
+        self.process = self._spawn()
+        _wait_until_ready(self)
+        return unfinished
+
     def stop(self) -> None:
-        """End the server and everything that it started."""
-        regions: set[str] = set()
+        """End the server and everything that it started, running requests first."""
         try:
-            regions = stubs.shared_memory_regions(self.pid)
-            if self.is_running():
-                self.process.terminate()
-                self.process.wait(self.exit_timeout_s + 5)
-        except subprocess.TimeoutExpired:
-            pass  # an open keep-alive connection held the exit
+            self.unfinished = stopping.end(self)
         finally:
-            self.kill()
-            self.process.wait(10)
-            stubs.remove_regions(regions)
             shutil.rmtree(self._layout, ignore_errors=True)
             self._layout.with_name(f"{self._layout.name}-repository").unlink(missing_ok=True)
 
@@ -252,11 +246,12 @@ def start_server(
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",
-        f"--exit-timeout-secs={exit_timeout_s}",
+        # ours comes first: at its own one Triton may crash
+        f"--exit-timeout-secs={exit_timeout_s + 60}",
         *extra,
     ]
-    process = _spawn(command, installation.environment(binary), log)
-    server = Server(process, layout, host, ports, log, exit_timeout_s)
+    env = installation.environment(binary)
+    server = Server(lambda: _spawn(command, env, log), layout, host, ports, log, exit_timeout_s)
     try:
         _wait_until_ready(server)
         for name in models:
@@ -285,14 +280,6 @@ def read_reason(body: str) -> str:
     _, _, reason = text.rpartition("UNAVAILABLE state: ")
     reason = (reason or text).split("\n\nAt:")[0].removeprefix("Internal: ")
     return " ".join(reason.split()).rstrip(" ;")
-
-
-def refuse_owned(extra: Sequence[str]) -> None:
-    """Refuse Triton options that would contradict ours."""
-    for option in extra:
-        name = option.lstrip("-").partition("=")[0]
-        if name in OWNED_OPTIONS:
-            raise ServerError(f"--{name} is set by builder serve; use {OWNED_OPTIONS[name]}")
 
 
 def server_version() -> str:

@@ -4,184 +4,27 @@
 import http.client
 import json
 import os
-import queue
 import re
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from builder import main as builder
-from builder import stubs
-
-TIMEOUT_S = 60
-WORKING = """
-import numpy, triton_python_backend_utils as pb_utils
-class TritonPythonModel:
-    def execute(self, requests):
-        one = lambda: pb_utils.Tensor("y", numpy.zeros(1, numpy.int64))
-        return [pb_utils.InferenceResponse([one()]) for _ in requests]
-"""
-WAITING = """
-class TritonPythonModel:
-    def execute(self, requests):
-        # answered later, through the response senders, as the runtime does
-        self.senders = [request.get_response_sender() for request in requests]
-"""
-BROKEN = """
-class TritonPythonModel:
-    def initialize(self, args):
-        raise RuntimeError("model 'x' is missing\\nsecond line")
-    def execute(self, requests):
-        return []
-"""
-CONFIG = """
-name: "{name}" backend: "python" max_batch_size: 0
-output [ {{ name: "y" data_type: TYPE_INT64 dims: [ 1 ] }} ]
-instance_group [ {{ count: {instances} kind: KIND_AUTO }} ]
-"""
-
-
-def add_model(repository: Path, name: str, model: str = WORKING, instances: int = 1) -> None:
-    (repository / name / "1").mkdir(parents=True)
-    (repository / name / "1" / "model.py").write_text(model)
-    text = CONFIG.format(name=name, instances=instances)
-    (repository / name / "config.pbtxt").write_text(text)
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    folder = tmp_path / "models"
-    for name in ("first", "second"):
-        add_model(folder, name)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def _logs_in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the logs of these servers with the other files of the test."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-
-
-class Serving:
-    """A running `builder serve`; its output is read line by line."""
-
-    def __init__(self, *words: str) -> None:
-        ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
-        command = [sys.executable, "-m", "builder.main", "serve", *ports, *words]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        self.output = ""
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout
-        for line in self.process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
-
-    def wait_for(self, pattern: str) -> re.Match[str]:
-        """Wait for a line that matches, and return the match."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                line = self._lines.get(timeout=max(0, deadline - time.monotonic()))
-            except queue.Empty:
-                line = None
-            if line is None:
-                raise AssertionError(f"no line matches {pattern!r} in:\n{self.output}")
-            self.output += line
-            if found := re.search(pattern, line):
-                return found
-
-    def wait_until_ready(self) -> None:
-        self.http = self.wait_for(r"HTTP +http://(\S+)")[1]
-        self.grpc = self.wait_for(r"gRPC +(\S+)")[1]
-        self.metrics = self.wait_for(r"metrics +http://(\S+)/metrics")[1]
-        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        (self.server_pid,) = [int(pid) for file in children for pid in file.read_text().split()]
-
-    def wait(self) -> int:
-        """Wait for the end and return the exit code."""
-        code = self.process.wait(TIMEOUT_S)
-        self._thread.join(TIMEOUT_S)
-        while (line := self._lines.get(timeout=1)) is not None:
-            self.output += line
-        return code
-
-    def stubs(self) -> list[stubs.Stub]:
-        return stubs.find(self.server_pid)
-
-    def ask(self, path: str, body: Any = None) -> tuple[int, str]:
-        """Send one HTTP request; a body makes it a POST."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://{self.http}/{path}", data=data)
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-                return response.status, response.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., Serving]]:
-    started: list[Serving] = []
-
-    def start(*words: str | Path) -> Serving:
-        started.append(Serving(*map(str, words)))
-        return started[-1]
-
-    yield start
-    for serving in started:
-        serving.process.terminate()
-        try:
-            serving.process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            serving.process.kill()
-        if hasattr(serving, "server_pid") and group_exists(serving.server_pid):
-            os.killpg(serving.server_pid, signal.SIGKILL)
-
-
-def group_exists(group: int) -> bool:
-    """Tell whether a process of the group lives; one that only waits to be reaped does not."""
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, its_group = file.read_text().rpartition(")")[2].split()[:3]
-        except OSError:
-            continue
-        if int(its_group) == group and state not in "ZX":
-            return True
-    return False
-
-
-def infer(serving: Serving, name: str) -> int:
-    return serving.ask(f"v2/models/{name}/infer", {"inputs": []})[0]
-
-
-def metrics(serving: Serving, name: str) -> str:
-    """Return the lines of one metric."""
-    with urllib.request.urlopen(f"http://{serving.metrics}/metrics", timeout=TIMEOUT_S) as page:
-        return "\n".join(x for x in page.read().decode().splitlines() if x.startswith(name))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+from tests.server.builder_serve import (
+    BROKEN,
+    TIMEOUT_S,
+    add_model,
+    group_exists,
+    infer,
+    metrics,
+    wait_until,
+)
+from tests.server.builder_serve import _logs_in_tmp_path as _logs_in_tmp_path
+from tests.server.builder_serve import repository as repository
+from tests.server.builder_serve import serve as serve
 
 
 def test_ready_means_ready_on_every_port(serve, repository):
@@ -252,26 +95,6 @@ def test_a_dead_stub_is_noticed_and_its_model_reloaded(serve, repository):
         assert set(others) < set(serving.stubs())
     serving.process.terminate()
     assert serving.wait() == 0
-
-
-def test_a_stub_that_dies_with_requests_in_flight_is_replaced(serve, repository):
-    add_model(repository, "waiting", WAITING)
-    serving = serve("waiting", "--repository", repository)
-    serving.wait_until_ready()
-    request = http.client.HTTPConnection(serving.http, timeout=TIMEOUT_S)
-    request.request("POST", "/v2/models/waiting/infer", '{"inputs": []}')
-    wait_until(lambda: 'model="waiting",version="1"} 1' in metrics(serving, "nv_inference_exec"))
-    (victim,) = serving.stubs()
-    os.kill(victim.pid, signal.SIGKILL)
-    serving.wait_for("requests that model 'waiting' was running are lost")
-    serving.wait_for("loaded waiting in")
-    (stub,) = serving.stubs()
-    assert stub != victim
-    for pause_s in (1.5, 0):  # the lost request would hold the first signal for half a minute
-        serving.process.terminate()
-        time.sleep(pause_s)
-    assert serving.wait() == 0
-    request.close()
 
 
 def test_unloading_and_reloading_through_the_api_is_no_death(serve, repository):

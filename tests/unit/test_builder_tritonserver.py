@@ -14,7 +14,8 @@ from builder.installation import Binary, ServerError
 from builder.ports import Ports, choose_ports
 from builder.repository import write_entry
 from builder.serve import StopSignals, _serve
-from builder.tritonserver import OWNED_OPTIONS, read_reason, refuse_owned
+from builder.triton_options import OWNED_OPTIONS, refuse_owned
+from builder.tritonserver import read_reason
 
 FAILED = "load failed for model 'a': version 1 is at UNAVAILABLE state: "
 TRACEBACK = "\n\nAt:\n  model.py(2): initialize\n"
@@ -45,7 +46,7 @@ def test_options_that_are_ours_are_refused(option, form):
 
 
 def test_other_options_pass():
-    refuse_owned(["--log-verbose=1", "--exit-timeout-secs", "5", "--cache-config=local,size=1"])
+    refuse_owned(["--log-verbose=1", "--id", "5", "--cache-config=local,size=1"])
 
 
 def test_free_ports_are_distinct_and_chosen_ones_kept():

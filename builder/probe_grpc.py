@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A probe over gRPC."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from google.protobuf import json_format
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from builder.installation import ServerError
+from builder.model_config import Config, blanks
+from builder.probe import NoAnswerError
+from builder.tritonserver import read_reason
+from triton_diffusers.contract import INFO, PROBE
+
+
+class Grpc:
+    """Asks one server; everything together has to be done within `timeout_s`."""
+
+    def __init__(self, where: str, timeout_s: float) -> None:
+        self._where = where
+        self._deadline = time.monotonic() + timeout_s
+        self._timeout_s = timeout_s
+        # a proxy of the environment is not for the machine's own server
+        channel = grpc.insecure_channel(where, options=[("grpc.enable_http_proxy", 0)])
+        self._service = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+    def live(self) -> None:
+        """Return when the server is live."""
+        self._call("ServerLive", service_pb2.ServerLiveRequest())
+
+    def states(self) -> dict[str, str]:
+        """Return the state of every model that the server knows, such as READY, or ''."""
+        index = self._call("RepositoryIndex", service_pb2.RepositoryIndexRequest())
+        return {model.name: model.state for model in index.models}
+
+    def config(self, name: str) -> Config:
+        """Return the configuration of a loaded model."""
+        answer = self._call("ModelConfig", service_pb2.ModelConfigRequest(name=name))
+        return dict(json_format.MessageToDict(answer.config, preserving_proto_field_name=True))
+
+    def ask(self, name: str, config: Config) -> str:
+        """Send one probe request over a stream, which decoupled models and others take."""
+        request = service_pb2.ModelInferRequest(model_name=name)
+        request.parameters[PROBE].bool_param = True
+        request.outputs.add(name=INFO.name)
+        for blank in blanks(config):
+            request.inputs.add(name=blank.name, datatype=blank.data_type, shape=blank.shape)
+            request.raw_input_contents.append(blank.to_bytes())
+        call = self._service.ModelStreamInfer
+        response = self._reach(name, lambda left: next(call(iter([request]), timeout=left)))
+        if response.error_message:
+            raise ServerError(read_reason(response.error_message))
+        answer = response.infer_response
+        for output, raw in zip(answer.outputs, answer.raw_output_contents, strict=False):
+            if output.name == INFO.name:
+                return bytes(raw[4:]).decode(errors="replace")  # behind its length
+        return ""
+
+    def _call(self, method: str, request: Any) -> Any:
+        call = getattr(self._service, method)
+        return self._reach(method, lambda left: call(request, timeout=left))
+
+    def _reach(self, what: str, call: Callable[[float], Any]) -> Any:
+        left_s = self._deadline - time.monotonic()
+        try:
+            return call(max(0.001, left_s))
+        except StopIteration:
+            raise ServerError("it closed the stream without an answer") from None
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                text = f"no answer from {self._where} to {what} within {self._timeout_s:g} s"
+                raise NoAnswerError(text) from None
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                text = f"no tritonserver answers over gRPC at {self._where}: {error.details()}"
+                raise NoAnswerError(text) from None
+            raise ServerError(read_reason(error.details() or str(error.code()))) from None
