@@ -292,8 +292,13 @@ def test_a_call_that_fails_lets_its_latents_go(models: Path) -> None:
     loaded = _load(models, "ddpm")
     call = CallPreviews(loaded.previews, {}, wanted=True)
     pipeline = isolate(loaded.pipeline, lambda done, total: None)
-    with pytest.raises(ZeroDivisionError), call.watching(pipeline):
-        pipeline(num_inference_steps=1)
-        assert call._latents.steps()
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with call.watching(pipeline):
+            pipeline(num_inference_steps=1)
+            assert call._latents.steps()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert call._latents.steps() == []
