@@ -29,7 +29,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("generator_device", "log_requests"),
     ),
     "limits": (
-        *("max_queue", "max_steps", "max_pixels", "max_frames", "max_outputs"),
+        *("max_queue", "max_steps", "max_pixels", "max_frames", "max_outputs", "max_work"),
         *("max_prompt_chars", "max_input_pixels", "max_input_pixels_in_all", "max_input_bytes"),
         "max_audio_s",
     ),

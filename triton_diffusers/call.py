@@ -36,6 +36,7 @@ from triton_diffusers.output_options import read_output_options
 from triton_diffusers.outputs import OutputOptions
 from triton_diffusers.ranges import check_area, check_ranges
 from triton_diffusers.signature import Parameter, Signature
+from triton_diffusers.work import check_work, read_work
 
 
 @dataclass
@@ -66,6 +67,7 @@ def read_call(inputs: Mapping[str, Array], loaded: LoadedPipeline) -> Call:
         # a pipeline that also has a seed of its own: a drawn one must repeat the call too
         kwargs[SEED.name] = seeds[0]
     outputs = count_outputs(kwargs, prompts, signature)
+    check_work(read_work(kwargs, signature, outputs), config)
     return Call(kwargs, seeds, read_output_options(inputs, kwargs, loaded), counts, outputs)
 
 
@@ -208,10 +210,12 @@ def _merge(sent: Mapping[str, Any], loaded: LoadedPipeline) -> dict[str, Any]:
             raise RequestError(f"inputs '{seen[argument]}' and '{name}' are the same; send one")
         seen[argument] = name
         kwargs[argument] = value
-    config = loaded.config
-    height, width = kwargs.get("height"), kwargs.get("width")
+    height, width = (
+        kwargs.get(side, parameters[side].default) if side in parameters else None
+        for side in ("height", "width")
+    )
     if isinstance(height, int) and isinstance(width, int):
-        check_area(height, width, config)
+        check_area(height, width, loaded.config)
     return kwargs
 
 

@@ -9,6 +9,7 @@ from triton_diffusers.contract import MEDIA, Kind, is_reserved, reserved_hint
 from triton_diffusers.errors import ConfigError, RequestError, unknown
 from triton_diffusers.ranges import check_ranges
 from triton_diffusers.signature import Parameter, Signature
+from triton_diffusers.work import check_work, read_work
 
 OPTION = "diffusers_call_kwargs"
 FITTING: dict[Kind, tuple[type, ...]] = {
@@ -54,7 +55,19 @@ def check_call_kwargs(
         check_ranges(taken, config, thing=f"{OPTION}: argument")
     except RequestError as error:
         raise ConfigError(str(error)) from None
+    _check_work(taken, config, signature)
     return taken, notes
+
+
+def _check_work(taken: dict[str, Any], config: ServeConfig, signature: Signature) -> None:
+    """Raise ConfigError where a request for one output, as it comes, would already be too much."""
+    kwargs = {signature.parameters[name].argument: value for name, value in taken.items()}
+    try:
+        check_work(read_work(kwargs, signature, outputs=1), config)
+    except RequestError as error:
+        raise ConfigError(
+            f"parameter 'max_work': a request for one output is more already: {error}"
+        ) from None
 
 
 def _check_type(parameter: Parameter, value: Any) -> None:

@@ -214,6 +214,9 @@ class ServeConfig:
     max_pixels: int = _option("Most width x height a request may ask for.", 4096 * 4096, minimum=1)
     max_frames: int = _option("Most frames a request may ask for.", 1024, minimum=1)
     max_outputs: int = _option("Most prompts x outputs per prompt of a request.", 64, minimum=1)
+    max_work: int = _option(
+        "Most steps x megapixels x frames x outputs of a request.", 20_000, minimum=1
+    )
     max_prompt_chars: int = _option("Longest text of a request, in characters.", 20_000, minimum=1)
     max_input_pixels: int = _option("Most pixels of one input image.", 8192 * 8192, minimum=1)
     max_input_pixels_in_all: int = _option(

@@ -32,7 +32,10 @@ ENTRIES = {
     "edits": Entry(
         "stable-diffusion-img2img",
         {"num_inference_steps": 2, "strength": 0.5},
-        ("--max-input-bytes", "65536", "--max-input-pixels", "1048576"),
+        (
+            *("--max-input-bytes", "65536", "--max-input-pixels", "1048576"),
+            *("--max-input-pixels-in-all", "1500000", "--max-work", "3"),
+        ),
     ),
     "clips": Entry(
         "wan-v2v",

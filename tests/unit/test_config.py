@@ -34,7 +34,10 @@ def _value(name: str) -> Any:
         return "cuda:1"
     if option.metadata["choices"]:
         return option.metadata["choices"][-1]
-    return VALUES[option_type(option)]
+    if option_type(option) is bool:
+        return not option.default
+    value, minimum = VALUES[option_type(option)], option.metadata["minimum"]
+    return value if minimum is None else max(value, minimum)
 
 
 @pytest.mark.parametrize("name", list(OPTIONS))

@@ -49,6 +49,7 @@ CASES = (
     _image("image-without-pixels", (1, 0, 32, 3), "empty"),
     _image("no-image-in-batch", (0, 32, 32, 3), "empty"),
     _image("image-too-large", (1, 1025, 1024, 3), "max_input_pixels", "smaller"),
+    _image("images-too-large-in-all", (2, 900, 900, 3), "max_input_pixels_in_all", "fewer"),
     _image("image-too-wide", (1, 1, 100_000, 3), "smaller"),
     Case("image-as-float", "edits", FOX | {"image": np.ones((1, 32, 32, 3))}, ("image", "UINT8")),
     Case("image-as-text", "edits", FOX | {"image": "cat.png"}, ("image",)),
