@@ -17,6 +17,7 @@ from triton_diffusers import contract
 from triton_diffusers.attention_backends import BACKENDS, CHAINS
 from triton_diffusers.config import options
 from triton_diffusers.contract import WIRE, Kind, Tensor
+from triton_diffusers.metrics import FAMILIES, PREFIX
 from triton_diffusers.option_text import option_types
 from triton_diffusers.placement import PLACEMENTS
 from triton_diffusers.quantization_methods import METHODS
@@ -157,6 +158,15 @@ def outputs() -> str:
     return _tensors((*contract.KNOWN_FIELDS.values(), *own))
 
 
+def metrics() -> str:
+    """Return the metrics of the runtime, without the labels that each of them has."""
+    rows = [
+        (f"`{PREFIX}{f.name}`", f.kind, f"`{f.label}`" if f.label else "", f.about)
+        for f in FAMILIES
+    ]
+    return _table(("metric", "kind", "label", "what it is"), rows)
+
+
 def commands() -> str:
     """Return the subcommands of builder."""
     _, parsers = make_parser()
@@ -211,7 +221,7 @@ PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part
     for part in (
         *(parameters, quantization_methods, attention_backends, placements, unsupported),
-        *(kinds, own_inputs, outputs, commands, modules),
+        *(kinds, own_inputs, outputs, metrics, commands, modules),
     )
 }
 

@@ -203,6 +203,7 @@ class ServeConfig:
         "Seconds without a step after which a call counts as stuck and the model as not ready.",
         1800.0,
         minimum=1,
+        fails="then requests get UNAVAILABLE until the model is loaded again",
     )
     log_requests: bool = _option(
         "Write a line of JSON to the log for each request: outcome, seconds, sizes; no texts.",

@@ -29,8 +29,8 @@ def usage_error(capsys, *words: str) -> str:
 @pytest.mark.parametrize("option", LOAD_OPTIONS, ids=lambda option: option.name)
 @pytest.mark.parametrize("joint", ["=", " "])
 def test_every_option_reaches_the_config(option, joint):
-    texts = {str: "x", int: "7", float: "0.1", dict: '{"a": [1, null]}'}
-    values = {str: "x", int: 7, float: 0.1, dict: {"a": [1, None]}, bool: True}
+    texts = {str: "x", int: "7", float: "1.0", dict: '{"a": [1, null]}'}
+    values = {str: "x", int: 7, float: 1.0, dict: {"a": [1, None]}, bool: True}
     kind = option_type(option)
     choices = option.metadata["choices"] or (("cuda:1",) if option.metadata["form"] else ())
     flag = "--" + option.name.replace("_", "-")
