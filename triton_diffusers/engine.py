@@ -55,41 +55,62 @@ class Job(Protocol):
 
 
 Beat = Callable[[], None]
-Run = Callable[[Sequence[Any], Beat], Sequence[Any]]
-"""(jobs that run as one, what to call at each step) -> a result or an exception for each."""
 
 
 @dataclass(eq=False)
-class _Running:
-    """Jobs that a worker runs."""
+class Running:
+    """Jobs that run as one."""
 
     jobs: Sequence[Job]
     since: float = field(default_factory=time.monotonic)
     beaten_at: float = field(default_factory=time.monotonic)
 
     def beat(self) -> None:
+        """Tell that a step was made."""
         self.beaten_at = time.monotonic()
 
 
+Run = Callable[[Sequence[Any], Beat], Sequence[Any]]
+"""(jobs that run as one, what to call at each step) -> a result or an exception for each."""
+Work = Callable[["Engine"], None]
+"""What the worker does: `take` jobs and `give` their results until there are none to come."""
+
+
+def one_run_at_a_time(run: Run) -> Work:
+    """Return a worker's loop that makes one run after the other."""
+
+    def work(engine: "Engine") -> None:
+        while (running := engine.take()) is not None:
+            results: Sequence[Any]
+            try:
+                results = run(running.jobs, running.beat)
+            except BaseException as error:
+                results = [error] * len(running.jobs)
+            engine.give(running, results)
+            del running, results  # what a finished request held is not kept until the next comes
+
+    return work
+
+
 class Engine:
-    """A bounded queue ordered by priority, workers that run jobs, and a watcher of both."""
+    """A bounded queue ordered by priority, a worker that runs jobs, and a watcher of both."""
 
     def __init__(
         self,
-        run: Run,
+        work: Work,
         max_queue: int,
-        workers: int = 1,
         max_batch: int = 1,
+        max_in_flight: int = 1,
         stuck_after_s: float | None = None,
         log: Callable[[str], None] = _log,
     ) -> None:
         """Start the threads.
 
-        workers: how many runs go on at once; pipelines are not thread-safe (see step_batching.py).
-        max_batch: most jobs of one run. stuck_after_s: a run without a step for so long is stuck:
+        work: the loop of the only thread that touches the pipeline, which is not made for several.
+        max_batch: most jobs of one run. max_in_flight: most jobs that it takes before it gives.
+        stuck_after_s: a run without a step for so long is stuck:
         its jobs and those that wait are answered with an error, and new ones are refused.
         """
-        self._run = run
         self._max_queue = max_queue
         self._max_batch = max_batch
         self._stuck_after_s = stuck_after_s
@@ -99,19 +120,16 @@ class Engine:
         self._count = itertools.count()
         self._waiting: dict[tuple[int, int], Job] = {}
         self._reading = 0
-        self._running: list[_Running] = []
-        self._stuck: list[_Running] = []
+        self._running: list[Running] = []
+        self._stuck: list[Running] = []
         self._gather = (1, 0.0)  # how many jobs to wait for, and how long
         self._readers = ThreadPoolExecutor(READERS, "read")
         self._answerers = ThreadPoolExecutor(ANSWERERS, "answer")
-        self._unanswered = threading.Semaphore(MOST_UNANSWERED * max(workers, max_batch))
+        self._unanswered = threading.Semaphore(MOST_UNANSWERED * max(max_in_flight, max_batch))
         self._finished = threading.Event()
-        self._workers = [
-            threading.Thread(target=self._work, name="pipeline", daemon=True)
-            for _ in range(workers)
-        ]
+        self._worker = threading.Thread(target=work, args=(self,), name="pipeline", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="queue", daemon=True)
-        for thread in (*self._workers, self._watcher):
+        for thread in (self._worker, self._watcher):
             thread.start()
 
     @property
@@ -156,9 +174,8 @@ class Engine:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        for worker in self._workers:
-            while worker.is_alive() and not self._stuck:
-                worker.join(WATCH_S)
+        while self._worker.is_alive() and not self._stuck:
+            self._worker.join(WATCH_S)
         self._finished.set()
         self._watcher.join()
         self._readers.shutdown()
@@ -179,13 +196,36 @@ class Engine:
         if failure is not None:
             _fail(job, failure)
 
-    def _work(self) -> None:
-        while (jobs := self._next()) is not None:
-            self._do(jobs)
-            del jobs  # what a finished request held is not kept until the next one comes
+    def take(self, wait: bool = True) -> Running | None:
+        """Return the jobs to run next; None when none waits (wait: and none will come)."""
+        while True:
+            jobs = self._next(wait)
+            if jobs is None:
+                return None
+            wanted = [job for job in jobs if _is_wanted(job)]
+            if wanted:
+                running = Running(wanted)
+                with self._changed:
+                    self._running.append(running)
+                return running
 
-    def _next(self) -> list[Job] | None:
-        """Wait for jobs worth running now, and take them."""
+    def give(self, running: Running, results: Sequence[Any]) -> None:
+        """Have the jobs of a run answered with their results, or exceptions."""
+        with self._changed:
+            self._running.remove(running)
+            if running in self._stuck:
+                self._stuck.remove(running)
+            seconds = time.monotonic() - running.since
+            self._gather = (self._gather[0], min(GATHER * seconds, LONGEST_GATHER_S))
+        for job, result in zip(running.jobs, results, strict=True):
+            self._unanswered.acquire()
+            try:
+                self._answerers.submit(self._answer, job, result)
+            except RuntimeError:  # closed meanwhile, without waiting for a run that was stuck
+                self._answer(job, result)
+
+    def _next(self, wait: bool) -> list[Job] | None:
+        """Wait for jobs worth running now, and take them out of the queue."""
         with self._changed:
             gathering_since: float | None = None
             while True:
@@ -199,8 +239,7 @@ class Engine:
                         self._gather = (min(self._max_batch, len(jobs) + self.waiting), patience_s)
                         return jobs
                     self._changed.wait(left)
-                elif self._closed and not self._reading:
-                    self._changed.notify_all()
+                elif not wait or (self._closed and not self._reading):
                     return None
                 else:
                     gathering_since = None
@@ -214,31 +253,6 @@ class Engine:
         job = self._waiting[first]
         alike = [place for place in others if job.joins(self._waiting[place])]
         return [first, *alike[: self._max_batch - 1]]
-
-    def _do(self, jobs: list[Job]) -> None:
-        jobs = [job for job in jobs if _is_wanted(job)]
-        if not jobs:
-            return
-        running = _Running(jobs)
-        with self._changed:
-            self._running.append(running)
-        results: Sequence[Any]
-        try:
-            results = self._run(jobs, running.beat)
-        except BaseException as error:
-            results = [error] * len(jobs)
-        with self._changed:
-            self._running.remove(running)
-            if running in self._stuck:
-                self._stuck.remove(running)
-            seconds = time.monotonic() - running.since
-            self._gather = (self._gather[0], min(GATHER * seconds, LONGEST_GATHER_S))
-        for job, result in zip(jobs, results, strict=True):
-            self._unanswered.acquire()
-            try:
-                self._answerers.submit(self._answer, job, result)
-            except RuntimeError:  # closed meanwhile, without waiting for a run that was stuck
-                self._answer(job, result)
 
     def _answer(self, job: Job, result: Any) -> None:
         try:

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 LIBRARIES = ("diffusers", "transformers")
@@ -52,23 +53,22 @@ def quiet_loading() -> Iterator[None]:
 
 @contextmanager
 def collected(notes: list[str]) -> Iterator[None]:
-    """Add what diffusers and transformers warn of in this thread to `notes`, not to the log.
+    """Add what diffusers and transformers warn of inside to `notes`, not to the log.
 
     Texts that they quote are left out. Of Python's warnings one counts: that pictures were made of
-    NaN. Calls in other threads may collect at the same time.
+    NaN. Calls in other threads, or other greenlets, may collect at the same time.
     """
-    before = getattr(_thread, "notes", None)
-    _thread.notes = notes
+    token = _notes.set(notes)
     _collector.enter()
     try:
         yield
     finally:
         _collector.leave()
-        _thread.notes = before
+        _notes.reset(token)
 
 
-_thread = threading.local()
-"""`notes`: where warnings of this thread go."""
+_notes: ContextVar[list[str] | None] = ContextVar("notes", default=None)
+"""Where warnings go, of this thread or greenlet."""
 
 
 class _Collector(logging.Handler):
@@ -113,7 +113,7 @@ class _Collector(logging.Handler):
             self._note(BLACK)
 
     def _note(self, text: str) -> None:
-        notes = getattr(_thread, "notes", None)
+        notes = _notes.get()
         if notes is not None and text not in notes:
             notes.append(text)
 

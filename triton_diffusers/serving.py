@@ -32,7 +32,7 @@ from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import INFO, PREVIEW, PROBE, PROGRESS
 from triton_diffusers.deadline import Deadline
 from triton_diffusers.devices import forget_peak
-from triton_diffusers.engine import Beat, Engine, Run
+from triton_diffusers.engine import Beat, Engine, Running, one_run_at_a_time
 from triton_diffusers.entry_check import load_entry
 from triton_diffusers.errors import (
     BusyError,
@@ -50,7 +50,7 @@ from triton_diffusers.record import LONGEST_ID, OK, Record, bytes_of, outcome_of
 from triton_diffusers.request_batching import RequestBatcher
 from triton_diffusers.runner import Computed, compute, encode
 from triton_diffusers.shared_memory import Room
-from triton_diffusers.step_batching import StepBatcher
+from triton_diffusers.step_batching import Lane, StepBatcher
 
 POLL_S = 0.05
 """How often Triton is asked whether a caller is still there: each time costs 0.2 ms."""
@@ -108,8 +108,6 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Finish what was accepted and let the pipeline go."""
         self._engine.close()
-        if self._lanes:
-            self._lanes.close()
         self.metrics.close()
         del self.loaded
 
@@ -128,16 +126,20 @@ class TritonPythonModel:
             job.finish([pb_utils.Tensor(name, array) for name, array in wire.items()])
 
     def _start_engine(self, config: ServeConfig) -> Engine:
-        run: Run = self._run_one
-        workers, max_batch = 1, 1
+        work, max_batch, max_in_flight = one_run_at_a_time(self._run_one), 1, 1
         if config.step_batching:
             self._lanes = StepBatcher(config.max_batch, self.log)
-            run, workers = self._run_in_lane, config.max_in_flight
+            work, max_in_flight = self._work_in_lanes, config.max_in_flight
         elif config.request_batching:
             self._batcher = RequestBatcher(self.loaded, config.max_batch, self.log)
-            run, max_batch = self._run_together, config.max_batch
+            work, max_batch = one_run_at_a_time(self._run_together), config.max_batch
         return Engine(
-            run, config.max_queue, workers, max_batch, config.stuck_after_s, self.log_error
+            work,
+            config.max_queue,
+            max_batch,
+            max_in_flight,
+            config.stuck_after_s,
+            self.log_error,
         )
 
     def _start_metrics(self, args: Mapping[str, str]) -> Metrics:
@@ -163,19 +165,34 @@ class TritonPythonModel:
         forget_peak(self.loaded.device)
         return [compute(job.call, self.loaded, job.on_step(beat))]
 
-    def _run_in_lane(self, jobs: Sequence["_Job"], beat: Beat) -> list[Any]:
-        assert self._lanes is not None
-        (job,) = jobs
-        with self._lanes.lane() as lane:
-            self.loaded.facts["step_batching"] = self._lanes.facts()
-            return [compute(job.call, self.loaded, job.on_step(beat), lane)]
-
     def _run_together(self, jobs: Sequence["_Job"], beat: Beat) -> list[Any]:
         assert self._batcher is not None
         forget_peak(self.loaded.device)
         results = self._batcher.run([j.call for j in jobs], [j.on_step(beat) for j in jobs])
         self.loaded.facts["request_batching"] = self._batcher.facts()
         return results
+
+    def _work_in_lanes(self, engine: Engine) -> None:
+        """Run several requests side by side; new ones join between two forwards."""
+        assert self._lanes is not None
+        lanes, most = self._lanes, self.loaded.config.max_in_flight
+        while True:
+            while lanes.lanes < most and (running := engine.take(wait=not lanes.lanes)):
+                self._start_lane(engine, running)
+            if not lanes.lanes:
+                return
+            lanes.advance()
+
+    def _start_lane(self, engine: Engine, running: Running) -> None:
+        assert self._lanes is not None
+        (job,) = running.jobs
+        assert isinstance(job, _Job)
+
+        def work(lane: Lane) -> Computed:
+            return compute(job.call, self.loaded, job.on_step(running.beat), lane)
+
+        self.loaded.facts["step_batching"] = self._lanes.facts()
+        self._lanes.start(work, lambda result: engine.give(running, [result]))
 
 
 def _use_utf8() -> None:

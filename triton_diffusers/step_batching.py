@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step batching: calls of a pipeline that run side by side share forwards of its denoisers.
 
-Each call runs in a lane, a thread with its own shallow copy of the pipeline. One lock is held by
-the lane that runs (tokenizers, VAEs and loggers are not made for threads) and given up only while
-its lane waits for a denoiser. There the calls that wait are joined into one forward.
+Each call runs in a lane: a greenlet with its own shallow copy of the pipeline. All lanes share one
+thread (tokenizers, VAEs and schedulers are not made for several), and a lane gives it up only where
+it calls a denoiser. When every lane waits there, those that may be joined become one forward.
 
 Joining is verified: the first joined forward of every shape is compared with the separate ones,
 whose results are what the callers then get. Where they disagree that shape is not joined again.
 """
 
 import inspect
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from greenlet import getcurrent, greenlet
 
 from triton_diffusers.denoisers import denoisers
 from triton_diffusers.errors import one_line
@@ -26,9 +25,6 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
 """Largest relative L2 difference between a joined forward and the separate ones."""
 HALF_TOLERANCE = 2e-2
 """The same for bfloat16 and float16."""
-PATIENCE = 0.25
-"""How long a forward waits for lanes that are on their way, as a share of the last forward."""
-LONGEST_WAIT_S = 0.05
 MOST_SHAPES = 1000
 """Shapes that are remembered; then all are forgotten, and verified anew."""
 MOST_REFUSED = 20
@@ -38,10 +34,9 @@ MOST_REFUSED = 20
 class _Waiting:
     """A denoiser call that a lane waits for."""
 
+    lane: "Lane"
     module: Any
     call: Call
-    since: float
-    done: threading.Event = field(default_factory=threading.Event)
     result: Any = None
     error: BaseException | None = None
 
@@ -51,11 +46,13 @@ class _Waiting:
 
 
 class Lane:
-    """One call's place among those that run; holds the lock whenever its pipeline's code runs."""
+    """One call's place among those that run."""
 
-    def __init__(self, batcher: "StepBatcher") -> None:
+    def __init__(self, batcher: "StepBatcher", work: Callable[["Lane"], Any]) -> None:
         self._batcher = batcher
+        self._greenlet = greenlet(lambda: work(self))
         self._rng: Any = None
+        self._grad = True
 
     def enter(self, pipeline: Any) -> None:
         """Let a call's own copy of a pipeline share forwards with the calls of other lanes."""
@@ -64,125 +61,109 @@ class Lane:
                 vars(pipeline)[name] = _Denoiser(module, self)
 
     def call(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a denoiser with others' calls; another lane runs meanwhile."""
-        with self._batcher.given_up(self):
-            return self._batcher.forward(module, args, kwargs)
+        """Run a denoiser with others' calls; other lanes run meanwhile."""
+        import torch
+
+        if _has_a_mode_of_its_own():
+            return module(*args, **kwargs)
+        waiting = self._batcher.wait(self, module, args, kwargs)
+        self._grad = False
+        self._rng = torch.get_rng_state()
+        parent = self._greenlet.parent
+        assert parent is not None
+        parent.switch()
+        if waiting.error is not None:
+            raise waiting.error
+        return waiting.result
+
+    def resume(self) -> None:
+        """Run the lane until it waits for a denoiser again, or ends.
+
+        Torch's global generator and gradient mode go on where this lane left them.
+        """
+        import torch
+
+        if self._rng is not None:
+            torch.set_rng_state(self._rng)
+        self._greenlet.parent = getcurrent()
+        with torch.set_grad_enabled(self._grad):
+            self._greenlet.switch()
+
+
+def _has_a_mode_of_its_own() -> bool:
+    """Tell whether a denoiser is called for gradients, or cast: joined forwards are neither."""
+    import torch
+
+    casts = any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
+    return torch.is_grad_enabled() or torch.is_inference_mode_enabled() or casts
 
 
 class StepBatcher:
-    """Joins what the lanes ask of the denoisers. `limit`: most samples of one forward."""
+    """Joins what the lanes ask of the denoisers. All its methods belong to one thread."""
 
     def __init__(self, limit: int, log: Callable[[str], None] = lambda text: None) -> None:
+        """`limit`: most samples of one forward."""
         self._limit = limit
         self._log = log
-        self._lock = threading.Lock()
-        self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
-        self._lanes = 0
-        self._stepping: set[Lane] = set()
-        self._last_s = 0.0
-        self._closed = False
+        self.lanes = 0
+        """How many calls run."""
         self._plans: dict[Any, bool | None] = {}
         """(key, batches) -> how lists are joined; None: not at all."""
         self.forwards: Counter[int] = Counter()
         """Calls that a forward joined -> how many such forwards there were."""
         self.refused: list[str] = []
         """Shapes that are not joined, and why."""
-        self._thread = threading.Thread(target=self._work, name="denoiser", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread; calls that wait are run before."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._thread.join()
 
     def facts(self) -> dict[str, Any]:
         """Return what `info` tells: how many calls forwards joined, and what is not joined."""
         shared = {str(joined): count for joined, count in sorted(self.forwards.items())}
         return {"forwards_by_calls": shared, "not_joined": list(self.refused)}
 
-    @contextmanager
-    def lane(self) -> Iterator[Lane]:
-        """Run one call of the pipeline inside: `with batcher.lane() as lane`."""
-        lane = Lane(self)
-        self._take(lane)
-        try:
-            yield lane
-        finally:
-            with self._changed:
-                self._stepping.discard(lane)
-                self._changed.notify_all()
-            self._give(lane)
+    def start(self, work: Callable[[Lane], Any], done: Callable[[Any], None]) -> None:
+        """Run `work(lane)` until it waits for a denoiser; `advance` takes it on from there.
 
-    @contextmanager
-    def given_up(self, lane: Lane) -> Iterator[None]:
-        """Let another lane run; the global generator of torch goes on where this lane left it."""
-        with self._changed:
-            self._stepping.add(lane)
-        self._give(lane)
-        try:
-            yield
-        finally:
-            self._take(lane)
+        done: called in the end with what work returned, or with the exception that it raised.
+        """
 
-    def forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what the module returns for these arguments, alone or joined with others."""
+        def run(lane: Lane) -> None:
+            try:
+                result = work(lane)
+            except BaseException as error:
+                result = error
+            self.lanes -= 1
+            done(result)
+
+        self.lanes += 1
+        Lane(self, run).resume()
+
+    def advance(self) -> None:
+        """Run one forward for the call that has waited longest and those like it."""
+        import torch
+
+        if not self._waiting:
+            return
+        group = self._pick()
+        try:
+            with torch.no_grad():
+                self._run(group)
+        except BaseException as error:  # a lane that nobody resumes would never be answered
+            for waiting in group:
+                waiting.error = waiting.error or error
+        for waiting in group:
+            waiting.lane.resume()
+
+    def wait(
+        self, lane: Lane, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Waiting:
+        """Note that a lane waits for what a module returns for these arguments."""
         try:
             call = read_call(args, kwargs)
         except NotJoinableError:
             call = Call(args, kwargs, 1, object())  # like no other: it runs alone
-        waiting = _Waiting(module, call, time.perf_counter())
-        with self._changed:
-            self._waiting.append(waiting)
-            self._changed.notify_all()
-        waiting.done.wait()
-        if waiting.error is not None:
-            raise waiting.error
-        return waiting.result
-
-    def _take(self, lane: Lane) -> None:
-        import torch
-
-        self._lock.acquire()
-        if lane._rng is not None:
-            torch.set_rng_state(lane._rng)
-
-    def _give(self, lane: Lane) -> None:
-        import torch
-
-        lane._rng = torch.get_rng_state()
-        self._lock.release()
-
-    def _work(self) -> None:
-        import torch
-
-        with torch.no_grad():
-            while (group := self._next()) is not None:
-                started = time.perf_counter()
-                try:
-                    self._run(group)
-                except BaseException as error:  # a thread that dies would leave every lane waiting
-                    for waiting in group:
-                        waiting.error = waiting.error or error
-                        waiting.done.set()
-                self._last_s = time.perf_counter() - started
-
-    def _next(self) -> list[_Waiting] | None:
-        """Wait for calls worth running now; return those that may be one forward."""
-        with self._changed:
-            while True:
-                if self._waiting:
-                    patience = min(PATIENCE * self._last_s, LONGEST_WAIT_S)
-                    left = self._waiting[0].since + patience - time.perf_counter()
-                    if len(self._waiting) >= len(self._stepping) or left <= 0 or self._closed:
-                        return self._pick()
-                    self._changed.wait(left)
-                elif self._closed:
-                    return None
-                else:
-                    self._changed.wait()
+        waiting = _Waiting(lane, module, call)
+        self._waiting.append(waiting)
+        return waiting
 
     def _pick(self) -> list[_Waiting]:
         """Take the oldest call and those like it, up to the limit."""
@@ -217,7 +198,6 @@ class StepBatcher:
         self.forwards[len(group)] += 1
         for waiting, result in zip(group, results, strict=True):
             waiting.result = result
-            waiting.done.set()
         return True
 
     def _verify(self, key: Any, group: Sequence[_Waiting]) -> None:
@@ -226,7 +206,7 @@ class StepBatcher:
         if len(self._plans) >= MOST_SHAPES:
             self._plans.clear()
         for waiting in group:
-            _run_alone(waiting, keep=True)
+            _run_alone(waiting)
         for plan in (True, False):
             try:
                 found = _joined(group, plan)
@@ -244,8 +224,6 @@ class StepBatcher:
             text = f"{name}: {len(group)} calls are not joined: {reason}"
             self.refused[MOST_REFUSED - 1 :] = [text]
             self._log(f"step_batching: {text}")
-        for waiting in group:
-            waiting.done.set()
 
 
 class _Denoiser:
@@ -278,13 +256,11 @@ def why_not(pipeline: Any) -> str | None:
     return None
 
 
-def _run_alone(waiting: _Waiting, keep: bool = False) -> None:
+def _run_alone(waiting: _Waiting) -> None:
     try:
         waiting.result = waiting.module(*waiting.call.args, **waiting.call.kwargs)
     except BaseException as error:
         waiting.error = error
-    if not keep:
-        waiting.done.set()
 
 
 def _joined(group: Sequence[_Waiting], plan: bool) -> list[Any]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import threading
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from tests.tiny import TINY, save
-from triton_diffusers import step_batching
 from triton_diffusers.call import read_call
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import CancelledError, ConfigError
 from triton_diffusers.loading import LoadedPipeline, load_pipeline
+from triton_diffusers.notices import collected
 from triton_diffusers.runner import run_call
-from triton_diffusers.step_batching import StepBatcher
+from triton_diffusers.step_batching import Lane, StepBatcher
 
 CALLS = 4
 KINDS = (
@@ -65,30 +65,27 @@ def _side_by_side(
 ) -> list[Any]:
     results: list[Any] = [None] * CALLS
 
-    def work(number: int) -> None:
-        try:
-            with batcher.lane() as lane:
-                results[number] = _run(loaded, inputs, number, lane)
-        except Exception as error:
-            results[number] = error
+    def start(number: int) -> None:
+        batcher.start(
+            lambda lane: _run(loaded, inputs, number, lane),
+            lambda result: results.__setitem__(number, result),
+        )
 
-    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(CALLS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
+    for number in range(CALLS):
+        start(number)
+    finish(batcher)
     return results
 
 
+def finish(batcher: StepBatcher) -> None:
+    """Advance until every lane has ended."""
+    while batcher.lanes:
+        batcher.advance()
+
+
 @pytest.fixture
-def batcher(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A batcher that waits for every lane on its way, so that machine and load decide nothing."""
-    monkeypatch.setattr(step_batching, "PATIENCE", 1e6)
-    monkeypatch.setattr(step_batching, "LONGEST_WAIT_S", 5.0)
-    made = StepBatcher(limit=16)
-    yield made
-    made.close()
+def batcher() -> StepBatcher:
+    return StepBatcher(limit=16)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -113,19 +110,11 @@ def test_a_cancelled_call_leaves_the_others_alone(models: Path, batcher: StepBat
     inputs = TINY["flux"].inputs()
     alone = _run(loaded, inputs, 0)
     results: list[Any] = []
-
-    def work(stop: bool) -> None:
-        try:
-            with batcher.lane() as lane:
-                results.append(_run(loaded, inputs, 0, lane, stop=stop))
-        except CancelledError as error:
-            results.append(error)
-
-    threads = [threading.Thread(target=work, args=(stop,)) for stop in (True, False, True, False)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    for stop in (True, False, True, False):
+        work = functools.partial(_run, loaded, inputs, 0, stop=stop)
+        batcher.start(lambda lane, work=work: work(lane=lane), results.append)
+    finish(batcher)
+    assert sum(isinstance(result, CancelledError) for result in results) == 2
     pictures = [result for result in results if not isinstance(result, Exception)]
     assert len(pictures) == 2
     assert all(np.abs(picture - alone).max() <= 1 for picture in pictures)
@@ -182,20 +171,18 @@ def test_draws_from_the_global_generator_stay_a_calls_own(models: Path) -> None:
     module = torch.nn.Linear(2, 2)
     drawn: dict[int, list[float]] = {}
 
-    def work(seed: int) -> None:
-        with batcher.lane() as lane:
-            torch.manual_seed(seed)
-            drawn[seed] = []
-            for _ in range(5):
-                drawn[seed].append(float(torch.rand(1)))
+    def work(seed: int, lane: Lane) -> None:
+        torch.manual_seed(seed)
+        drawn[seed] = []
+        for _ in range(5):
+            drawn[seed].append(float(torch.rand(1)))
+            with torch.no_grad():
                 lane.call(module, (torch.zeros(1, 2),), {})
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    batcher.close()
+    for seed in range(3):
+        batcher.start(functools.partial(work, seed), lambda result: None)
+    finish(batcher)
+    assert batcher.forwards[3] == 4  # the first one was verified
     for seed in range(3):
         torch.manual_seed(seed)
         assert drawn[seed] == [float(torch.rand(1)) for _ in range(5)]
@@ -208,9 +195,81 @@ def test_what_has_no_tensor_in_front_runs_alone(batcher: StepBatcher) -> None:
         def forward(self, samples: dict[str, Any]) -> Any:
             return samples["x"] * 2
 
-    with batcher.lane() as lane:
-        found = lane.call(Nested(), (), {"samples": {"x": torch.ones(2)}})
-    assert torch.equal(found, torch.full((2,), 2.0))
+    def work(lane: Lane) -> Any:
+        with torch.no_grad():
+            return lane.call(Nested(), (), {"samples": {"x": torch.ones(2)}})
+
+    found: list[Any] = []
+    batcher.start(work, found.append)
+    finish(batcher)
+    assert torch.equal(found[0], torch.full((2,), 2.0))
+
+
+def test_a_lane_joins_while_others_run(models: Path, batcher: StepBatcher) -> None:
+    loaded, inputs = _load(models, "flux"), TINY["flux"].inputs() | {"num_inference_steps": 4}
+    alone = [_run(loaded, inputs, n) for n in range(3)]
+    for _ in range(2):  # the first round verifies
+        results: dict[int, Any] = {}
+        for number in range(3):
+            batcher.start(
+                lambda lane, n=number: _run(loaded, inputs, n, lane),
+                functools.partial(results.__setitem__, number),
+            )
+            batcher.advance()  # the others have made a step more
+        finish(batcher)
+    assert all(np.abs(results[n] - alone[n]).max() <= 1 for n in range(3))
+    assert batcher.forwards[3] > 0
+
+
+def test_gradients_and_casts_stay_a_lanes_own(batcher: StepBatcher) -> None:
+    """Pipelines that guide by gradients call their denoiser for them; others run it cast."""
+    import torch
+
+    module = torch.nn.Linear(2, 2)
+    seen: dict[str, Any] = {}
+
+    def guided(lane: Lane) -> None:
+        with torch.no_grad():
+            lane.call(module, (torch.zeros(1, 2),), {})
+        seen["between"] = torch.is_grad_enabled()
+        seen["guided"] = lane.call(module, (torch.zeros(1, 2),), {}).requires_grad
+
+    def cast(lane: Lane) -> None:
+        with torch.no_grad():
+            lane.call(module, (torch.zeros(1, 2),), {})
+            with torch.autocast("cpu", torch.bfloat16):
+                seen["cast"] = lane.call(module, (torch.zeros(1, 2),), {}).dtype
+            lane.call(module, (torch.zeros(1, 2),), {})
+            seen["after"] = torch.is_grad_enabled()
+
+    failures: list[Any] = []
+    for work in (guided, cast, guided):
+        batcher.start(work, failures.append)
+    finish(batcher)
+    assert failures == [None] * 3
+    expected = {"between": True, "guided": True, "cast": torch.bfloat16, "after": False}
+    assert seen == expected
+    assert torch.is_grad_enabled()
+
+
+def test_warnings_stay_a_lanes_own(batcher: StepBatcher) -> None:
+    import logging
+
+    import torch
+
+    module, notes = torch.nn.Linear(2, 2), {number: [] for number in range(3)}
+
+    def work(number: int, lane: Lane) -> None:
+        with collected(notes[number]), torch.no_grad():
+            for step in range(3):
+                logging.getLogger("diffusers").warning("lane %s step %s", number, step)
+                lane.call(module, (torch.zeros(1, 2),), {})
+
+    for number in range(3):
+        batcher.start(functools.partial(work, number), lambda result: None)
+    finish(batcher)
+    for number in range(3):
+        assert notes[number] == [f"lane {number} step {step}" for step in range(3)]
 
 
 def test_a_call_that_changes_the_denoiser_is_refused(models: Path) -> None:

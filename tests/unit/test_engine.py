@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from triton_diffusers.deadline import Deadline
-from triton_diffusers.engine import Engine
+from triton_diffusers.engine import Engine, one_run_at_a_time
 from triton_diffusers.errors import BusyError, CancelledError
 
 WAIT_S = 20
@@ -71,9 +71,12 @@ def run(jobs: Sequence[RecordingJob], beat: Callable[[], None]) -> list[Any]:
     return [job.work() for job in jobs]
 
 
+ONE_BY_ONE = one_run_at_a_time(run)
+
+
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    running = Engine(run, max_queue=2)
+    running = Engine(ONE_BY_ONE, max_queue=2)
     yield running
     running.close()
 
@@ -153,7 +156,7 @@ def test_a_cancelled_job_leaves_the_queue_while_another_runs(
 
 
 def test_close_finishes_what_was_accepted() -> None:
-    engine = Engine(run, max_queue=9)
+    engine = Engine(ONE_BY_ONE, max_queue=9)
     jobs = [RecordingJob(lambda: time.sleep(0.01)) for _ in range(5)]
     for job in jobs:
         engine.submit(job)
@@ -165,7 +168,7 @@ def test_close_finishes_what_was_accepted() -> None:
 
 
 def test_many_threads_get_one_answer_each() -> None:
-    engine = Engine(run, max_queue=1000)
+    engine = Engine(ONE_BY_ONE, max_queue=1000)
     jobs = [RecordingJob(lambda i=i: i) for i in range(200)]
     threads = [threading.Thread(target=engine.submit, args=(job,)) for job in jobs]
     for thread in threads:
@@ -177,7 +180,7 @@ def test_many_threads_get_one_answer_each() -> None:
 
 
 def test_lower_priorities_run_first_and_equal_ones_in_order() -> None:
-    engine, go, order = Engine(run, max_queue=99), threading.Event(), []
+    engine, go, order = Engine(ONE_BY_ONE, max_queue=99), threading.Event(), []
     started = threading.Event()
     engine.submit(RecordingJob(lambda: started.set() or go.wait(WAIT_S)))
     assert started.wait(WAIT_S)
@@ -238,7 +241,7 @@ def test_jobs_that_join_run_as_one_up_to_the_limit() -> None:
         assert go.wait(WAIT_S)
         return [job.work() for job in jobs]
 
-    engine = Engine(together, max_queue=99, max_batch=3)
+    engine = Engine(one_run_at_a_time(together), max_queue=99, max_batch=3)
     first = RecordingJob(kind="first")
     engine.submit(first)
     assert started.wait(WAIT_S)
@@ -256,7 +259,7 @@ def test_each_job_of_a_run_gets_its_own_result_or_error() -> None:
     def together(jobs: Sequence[RecordingJob], beat: Callable[[], None]) -> list[Any]:
         return [ValueError("bad") if job.kind == "bad" else "good" for job in jobs]
 
-    engine = Engine(together, max_queue=9)
+    engine = Engine(one_run_at_a_time(together), max_queue=9)
     good, bad = RecordingJob(), RecordingJob(kind="bad")
     engine.submit(good)
     engine.submit(bad)
@@ -265,11 +268,34 @@ def test_each_job_of_a_run_gets_its_own_result_or_error() -> None:
     assert [str(answer) for answer in bad.answers] == ["bad"]
 
 
+def test_a_worker_may_take_more_before_it_gives() -> None:
+    taken: list[int] = []
+
+    def side_by_side(engine: Engine) -> None:
+        while (first := engine.take()) is not None:
+            running = [first]
+            while (another := engine.take(wait=False)) is not None:
+                running.append(another)
+            taken.append(len(running))
+            for each in reversed(running):
+                engine.give(each, [job.work() for job in each.jobs])
+
+    go, started = threading.Event(), threading.Event()
+    engine = Engine(side_by_side, 9, max_in_flight=9)
+    engine.submit(RecordingJob(lambda: started.set() or go.wait(WAIT_S)))
+    assert started.wait(WAIT_S)
+    jobs = [RecordingJob(lambda n=number: n) for number in range(3)]
+    for job in jobs:
+        engine.submit(job)
+    go.set()
+    engine.close()
+    assert taken == [1, 3]
+    assert [job.answers for job in jobs] == [[0], [1], [2]]
+
+
 def test_a_stuck_run_is_found_told_and_recovered_from() -> None:
     go, told = threading.Event(), []
-    engine = Engine(
-        lambda jobs, beat: [job.work() for job in jobs], 9, stuck_after_s=0.3, log=told.append
-    )
+    engine = Engine(ONE_BY_ONE, 9, stuck_after_s=0.3, log=told.append)
     stuck, waiting = RecordingJob(lambda: go.wait(WAIT_S)), RecordingJob()
     assert engine.health()["status"] == "ready"
     for job in (stuck, waiting):
@@ -303,7 +329,7 @@ def test_steps_keep_a_long_run_from_being_stuck() -> None:
             beat()
         return ["served"]
 
-    engine = Engine(steps, 9, stuck_after_s=0.6)
+    engine = Engine(one_run_at_a_time(steps), 9, stuck_after_s=0.6)
     job = RecordingJob()
     engine.submit(job)
     assert job.done.wait(WAIT_S)
@@ -313,8 +339,8 @@ def test_steps_keep_a_long_run_from_being_stuck() -> None:
 
 def test_a_stuck_run_does_not_hold_unloading() -> None:
     go = threading.Event()
-    engine = Engine(lambda jobs, beat: [go.wait(WAIT_S)], 9, stuck_after_s=0.2, log=lambda _: None)
-    engine.submit(RecordingJob())
+    engine = Engine(ONE_BY_ONE, 9, stuck_after_s=0.2, log=lambda _: None)
+    engine.submit(RecordingJob(lambda: go.wait(WAIT_S)))
     engine.close()
     assert not go.is_set()
     go.set()
