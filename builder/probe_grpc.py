@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from builder.installation import ServerError
-from builder.model_config import Config, blanks
+from builder.model_config import Config, blanks, is_decoupled
 from builder.probe import NoAnswerError
 from builder.tritonserver import read_reason
 from triton_diffusers.contract import INFO, PROBE
@@ -42,38 +42,46 @@ class Grpc:
         return dict(json_format.MessageToDict(answer.config, preserving_proto_field_name=True))
 
     def ask(self, name: str, config: Config) -> str:
-        """Send one probe request over a stream, which decoupled models and others take."""
+        """Send one probe request; a decoupled model answers streams only."""
         request = service_pb2.ModelInferRequest(model_name=name)
         request.parameters[PROBE].bool_param = True
         request.outputs.add(name=INFO.name)
         for blank in blanks(config):
             request.inputs.add(name=blank.name, datatype=blank.data_type, shape=blank.shape)
             request.raw_input_contents.append(blank.to_bytes())
-        call = self._service.ModelStreamInfer
-        response = self._reach(name, lambda left: next(call(iter([request]), timeout=left)))
-        if response.error_message:
-            raise ServerError(read_reason(response.error_message))
-        answer = response.infer_response
+        stream = is_decoupled(config)
+        answer = self._stream(request) if stream else self._call("ModelInfer", request)
         for output, raw in zip(answer.outputs, answer.raw_output_contents, strict=False):
             if output.name == INFO.name:
                 return bytes(raw[4:]).decode(errors="replace")  # behind its length
         return ""
 
+    def _stream(self, request: Any) -> Any:
+        """Read a stream to its end: Triton does not let go of a model whose stream was left."""
+        call = self._service.ModelStreamInfer
+        responses = self._reach(
+            "ModelStreamInfer", lambda left_s: list(call(iter([request]), timeout=left_s))
+        )
+        for response in responses:
+            if response.error_message:
+                raise ServerError(read_reason(response.error_message))
+            return response.infer_response
+        raise ServerError("it closed the stream without an answer")
+
     def _call(self, method: str, request: Any) -> Any:
         call = getattr(self._service, method)
-        return self._reach(method, lambda left: call(request, timeout=left))
+        return self._reach(method, lambda left_s: call(request, timeout=left_s))
 
     def _reach(self, what: str, call: Callable[[float], Any]) -> Any:
         left_s = self._deadline - time.monotonic()
         try:
             return call(max(0.001, left_s))
-        except StopIteration:
-            raise ServerError("it closed the stream without an answer") from None
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 text = f"no answer from {self._where} to {what} within {self._timeout_s:g} s"
                 raise NoAnswerError(text) from None
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
+            # once others were answered, it is the model's own word
+            if error.code() is grpc.StatusCode.UNAVAILABLE and what != "ModelInfer":
                 text = f"no tritonserver answers over gRPC at {self._where}: {error.details()}"
                 raise NoAnswerError(text) from None
             raise ServerError(read_reason(error.details() or str(error.code()))) from None

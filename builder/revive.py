@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load models, and load them again when their process died, with a line for each."""
 
+import re
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
 
 from builder.console import busy, fail, say, warn
 from builder.installation import ServerError
-from builder.model_config import answers_probes, instances
-from builder.probe import read_answer
-from builder.probe_http import Http
 from builder.tritonserver import Server
 
 UNLOAD_TIMEOUT_S = 10.0
-PROBE_TIMEOUT_S = 10.0
+WORK = re.compile(r"^triton_diffusers_(?:running|queue_length)\{(.*)\} (\S+)$", re.MULTILINE)
+LABEL = re.compile(r'model_instance="(.*?)"')
 
 
 def load(server: Server, name: str) -> bool:
@@ -76,19 +73,19 @@ def _unload(server: Server, name: str) -> bool:
 
 
 def _runs(server: Server, name: str) -> bool:
-    """Tell whether living instances of a model have work: they say so, or do not answer."""
-    if not any(stub.model == name for stub in server.stubs()):
+    """Tell whether living instances of a model have work: their metrics say so, or say nothing.
+
+    They cannot be asked: a request that meets the dead one keeps Triton from letting go of it.
+    """
+    words = {word for stub in server.stubs() if stub.model == name for word in stub.arguments}
+    if not words:
         return False
-    answers: list[dict[str, Any]] = []
-    asker = Http(server.http_url, PROBE_TIMEOUT_S)
-    with suppress(ServerError):
-        config = asker.config(name)
-        if answers_probes(config):
-            # requests go to the instances in turn; a dead one refuses
-            for _ in range(2 * instances(config)):
-                with suppress(ServerError):
-                    answers.append(read_answer(asker.ask(name, config)))
-    return not answers or any(answer["waiting"] or answer["running"] for answer in answers)
+    try:
+        found = WORK.findall(server.metrics())
+    except ServerError:
+        return True
+    counts = [float(count) for labels, count in found if words & set(LABEL.findall(labels))]
+    return not counts or any(counts)
 
 
 def _models(names: Sequence[str]) -> str:

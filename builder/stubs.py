@@ -2,7 +2,7 @@
 """The Python stubs of a tritonserver, read from /proc: one process per model instance."""
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -17,6 +17,8 @@ class Stub:
     pid: int
     model: str
     region: str
+    arguments: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """Its command line, which has the name of its instance somewhere."""
 
 
 def find(server_pid: int) -> list[Stub]:
@@ -60,5 +62,6 @@ def _read(folder: Path, group: int) -> Stub | None:
         arguments = (folder / "cmdline").read_text(errors="surrogateescape").split("\0")
         if Path(arguments[0]).name == STUB:
             # <stub> <repository>/<model>/<version>/model.py <shared memory region> ...
-            return Stub(int(folder.name), Path(arguments[1]).parts[-3], arguments[2])
+            model = Path(arguments[1]).parts[-3]
+            return Stub(int(folder.name), model, arguments[2], tuple(arguments))
     return None

@@ -154,6 +154,10 @@ class Server:
         """Return how many instances, and so stubs, a loaded model has."""
         return instances(json.loads(self._ask("GET", f"models/{name}/config", timeout_s=30)))
 
+    def metrics(self) -> str:
+        """Return the metrics as text."""
+        return self._fetch(f"http://{self.metrics_url}/metrics", "GET", None, timeout_s=5)
+
     def stubs(self) -> list[stubs.Stub]:
         """Return the live Python stubs of this server."""
         return stubs.find(self.pid)
@@ -190,7 +194,9 @@ class Server:
 
     def _ask(self, method: str, path: str, timeout_s: float) -> str:
         data = b"{}" if method == "POST" else None
-        url = f"http://{self.http_url}/v2/{path}"
+        return self._fetch(f"http://{self.http_url}/v2/{path}", method, data, timeout_s)
+
+    def _fetch(self, url: str, method: str, data: bytes | None, timeout_s: float) -> str:
         request = urllib.request.Request(url, data=data, method=method)
         try:
             with _DIRECT.open(request, timeout=timeout_s) as response:

@@ -44,6 +44,16 @@ class TritonPythonModel:
         sender.send(answer, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 """Answers when a file `go` lies in its entry: see `let_go`."""
+COUNTING = HOLDING.replace(
+    "    def execute",
+    """        gauge = pb_utils.MetricFamily.GAUGE
+        family = pb_utils.MetricFamily("triton_diffusers_running", "", gauge)
+        labels = {"model": "pair", "model_instance": args["model_instance_name"]}
+        self.running = (family, family.Metric(labels))
+        self.running[1].set(0)
+    def execute""",
+).replace("        for request", "        self.running[1].increment(1)\n        for request")
+"""The same, and tells in the metrics what it runs, as the runtime does."""
 BROKEN = """
 class TritonPythonModel:
     def initialize(self, args):

@@ -14,6 +14,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 
 from tests.server.builder_serve import (
+    COUNTING,
     HOLDING,
     TIMEOUT_S,
     Serving,
@@ -144,6 +145,18 @@ def test_other_instances_of_a_dead_model_answer_what_they_run(serve, tmp_path, c
     assert not any(future.done() for future in sent)
     let_go(tmp_path / "models", "pair")
     assert sorted(future.result(TIMEOUT_S) for future in sent) == [False, True]
+    serving.wait_for("ready again: pair\n")
+
+
+def test_other_instances_without_work_are_not_waited_for(serve, tmp_path, call):
+    add_model(tmp_path / "models", "pair", COUNTING, instances=2)
+    serving = serve("--repository", tmp_path / "models")
+    serving.wait_until_ready()
+    lost = call(serving).send("pair")
+    found = re.search(r'instance="(\w+)".*\} 1', metrics(serving, "triton_diffusers_running"))
+    (victim,) = (stub for stub in serving.stubs() if found[1] in stub.arguments)
+    os.kill(victim.pid, signal.SIGKILL)
+    assert lost.result(30) is False
     serving.wait_for("ready again: pair\n")
 
 

@@ -13,7 +13,7 @@ from builder import main as builder
 from triton_diffusers.config import options
 from triton_diffusers.option_text import EXAMPLES, option_type, option_types, read_option
 
-COMMANDS = ("add-model", "inspect", "check", "list", "remove", "serve", "generate")
+COMMANDS = ("add-model", "inspect", "check", "list", "remove", "serve", "probe", "generate")
 LOAD_OPTIONS = [o for o in options() if o.name not in load_options.WRITTEN_BY_US]
 
 

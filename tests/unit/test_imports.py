@@ -37,10 +37,17 @@ def _imported_by(code: str) -> set[str]:
         "triton_diffusers.outputs",
         "triton_diffusers.runner",
         "builder.main",
+        "builder.probe_grpc",
+        "builder.serve",
     ],
 )
 def test_module_imports_no_torch(module: str) -> None:
     assert not HEAVY & _imported_by(f"import {module}")
+
+
+def test_a_probe_over_http_is_quick_to_import() -> None:
+    imported = _imported_by("import builder.probe_http, builder.main; builder.main.make_parser()")
+    assert not (HEAVY | {"numpy", "grpc", "tritonclient", "gevent", "rich"}) & imported
 
 
 def test_the_client_needs_nothing_of_the_runtime() -> None:
