@@ -41,6 +41,16 @@ def denoisers(pipeline: Any) -> dict[str, Any]:
     return found
 
 
+def text_encoders(pipeline: Any) -> dict[str, Any]:
+    """Return the text encoders of a pipeline by name."""
+    components: Mapping[str, Any] = pipeline.components
+    return {
+        name: component
+        for name, component in components.items()
+        if name.startswith("text_encoder") and _is_module(component)
+    }
+
+
 def _parts(name: str, component: Any) -> Iterator[tuple[str, Any]]:
     """Take apart what holds several controlnets: diffusers' Multi...ControlNetModel, or a list."""
     import torch

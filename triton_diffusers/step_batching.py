@@ -17,7 +17,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from triton_diffusers.denoisers import denoisers
+from triton_diffusers.denoisers import denoisers, text_encoders
 from triton_diffusers.errors import one_line
 from triton_diffusers.joining import Call, NotJoinableError, join, read_call, split
 
@@ -55,10 +55,13 @@ class Lane:
         self._grad = True
 
     def enter(self, pipeline: Any) -> None:
-        """Let a call's own copy of a pipeline share forwards with the calls of other lanes."""
-        for name, module in denoisers(pipeline).items():
+        """Let a call's own copy of a pipeline share forwards with the calls of other lanes.
+
+        Those of its denoisers, and of its text encoders: requests that come together share these.
+        """
+        for name, module in (denoisers(pipeline) | text_encoders(pipeline)).items():
             if "." not in name:  # several controlnets are called by what holds them
-                vars(pipeline)[name] = _Denoiser(module, self)
+                vars(pipeline)[name] = _Shared(module, self)
 
     def call(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a denoiser with others' calls; other lanes run meanwhile."""
@@ -226,7 +229,7 @@ class StepBatcher:
             self._log(f"step_batching: {text}")
 
 
-class _Denoiser:
+class _Shared:
     """Stands for a module in a lane's pipeline: everything is the module's but its call."""
 
     def __init__(self, module: Any, lane: Lane) -> None:

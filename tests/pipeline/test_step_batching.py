@@ -148,7 +148,10 @@ def test_a_shape_that_disagrees_is_not_joined(models: Path, batcher: StepBatcher
     module = loaded.pipeline.transformer
     original = module.forward
 
+    batches: list[int] = []
+
     def mixing(*args: Any, **kwargs: Any) -> Any:
+        batches.append(len(kwargs["hidden_states"]))
         (output,) = original(*args, **kwargs | {"return_dict": False})
         return (output + output.mean(dim=0, keepdim=True) * 0.1,)
 
@@ -156,12 +159,13 @@ def test_a_shape_that_disagrees_is_not_joined(models: Path, batcher: StepBatcher
     try:
         alone = [_run(loaded, inputs, n) for n in range(CALLS)]
         for _ in range(2):
-            results = _side_by_side(loaded, inputs, batcher)
-            assert all(np.array_equal(a, r) for a, r in zip(alone, results, strict=True))
+            batches.clear()
+            for wanted, found in zip(alone, _side_by_side(loaded, inputs, batcher), strict=True):
+                assert np.abs(wanted - found).max() <= 1
     finally:
         module.forward = original
+    assert set(batches) == {1}
     assert "the results differ" in batcher.refused[0]
-    assert not any(joined > 1 for joined in batcher.forwards)
 
 
 def test_draws_from_the_global_generator_stay_a_calls_own(models: Path) -> None:
