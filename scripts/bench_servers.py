@@ -42,6 +42,7 @@ class Rival:
                 start_new_session=True,
                 cwd=log.parent,
             )
+        self.pid = self._process.pid
 
     def __enter__(self) -> "Rival":
         try:

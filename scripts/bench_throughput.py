@@ -2,6 +2,7 @@
 """`bench.py throughput`: pictures a second of the demo model, in turns, with many callers."""
 
 import argparse
+import itertools
 import os
 import statistics
 import tempfile
@@ -16,7 +17,7 @@ from scripts.bench_entries import BATCH, add_entries, variants
 from scripts.bench_report import goal, print_json, say, say_conditions
 from scripts.bench_servers import Rival, available
 from scripts.bench_work import EQUAL, MIXED, Work
-from scripts.bench_worker import Worker
+from scripts.bench_worker import Worker, cpu_s
 
 CLIENTS = 8
 WARM = 2 * CLIENTS
@@ -66,12 +67,14 @@ def bench_throughput(args: argparse.Namespace) -> int:
         server = start_server(folder / "repository", names, log=folder / "log")
         stack.enter_context(server)
         targets = {name: {"url": server.grpc_url, "entry": name} for name in names}
-        measured = Turns(args, plain, callers, rivals, targets).measure()
+        measured = Turns(args, plain, callers, rivals, targets, server.pid).measure()
     tell(measured)
     found = ratios(measured)
     for name, least in GOALS.items():
         if name in found:
             goal(name, found[name], least)
+    if os.getloadavg()[1] > (os.cpu_count() or 1):
+        say("the machine was busy: rates by processor time (_cpu) tell more than the others")
     if args.json:
         busy = dict(
             zip(("load_average_1_min", "load_average_5_min"), os.getloadavg(), strict=False)
@@ -90,17 +93,23 @@ class Turns:
         callers: Worker,
         rivals: dict[str, Rival],
         targets: dict[str, Target],
+        server_pid: int,
     ) -> None:
         self.args = args
         self.plain = plain
         self.callers = callers
         self.rivals = rivals
         self.targets = targets
+        self.groups = {
+            **{name: rival.pid for name, rival in rivals.items()},
+            **dict.fromkeys(targets, server_pid),  # entries that wait use no processor
+            **dict.fromkeys(("plain", "limit"), plain.pid),
+        }
         self.served = [*rivals, *targets]
         self.mixed = [name for name in self.served if name != "fastapi"]
 
     def measure(self) -> Measured:
-        """Return what was found in each round, by "WAY", "WAY_mixed" and "WAY_mixed_mean"."""
+        """Return what each round found, by "WAY", "WAY_cpu", "WAY_mixed", "WAY_mixed_mean" ..."""
         for name in self.served:
             for work in (EQUAL, MIXED):
                 self.moments(name, WARM, work)
@@ -120,8 +129,14 @@ class Turns:
             **{name: lambda name=name: self.rate(name, equal) for name in self.served},
             **{f"{n}_mixed": lambda name=n: self.rate(name, mixed) for n in self.mixed},
         }
-        order = list(ways) if number % 2 else list(reversed(ways))
-        found = {name: ways[name]() for name in order}
+        found: dict[str, float] = {}
+        extra = dict.fromkeys(("plain", "limit"), 0)
+        for name in list(ways) if number % 2 else list(reversed(ways)):
+            group = self.groups[name.removesuffix("_mixed")]
+            before = cpu_s(group)
+            found[name] = ways[name]()
+            pictures = self.args.pictures + extra.get(name, 2 * CLIENTS)
+            found[f"{name}_cpu"] = pictures / (cpu_s(group) - before)
         per_s = self.args.load * found["plain"] * MEAN_STEPS[EQUAL] / MEAN_STEPS[MIXED]
         for name in self.mixed:
             with self.awake(name) as target:
@@ -159,33 +174,44 @@ def ratio(measured: Measured, one: str, other: str) -> float:
 
 def ratios(measured: Measured) -> dict[str, float]:
     """Return A_vs_B: A divided by B. Of a latency (mean, p95), less is better."""
-    found = {f"{a}_vs_{b}": ratio(measured, a, b) for a, b in RATIOS if {a, b} <= measured.keys()}
-    for a, b in MIXED_RATIOS:
-        for what in ("mixed", "mixed_mean", "mixed_p95"):
-            if {f"{a}_{what}", f"{b}_{what}"} <= measured.keys():
-                found[f"{a}_vs_{b}_{what}"] = ratio(measured, f"{a}_{what}", f"{b}_{what}")
+    found = {}
+    mixed = ("_mixed", "_mixed_cpu", "_mixed_mean", "_mixed_p95")
+    for pairs, kinds in ((RATIOS, ("", "_cpu")), (MIXED_RATIOS, mixed)):
+        for (a, b), what in itertools.product(pairs, kinds):
+            if {a + what, b + what} <= measured.keys():
+                found[f"{a}_vs_{b}{what}"] = ratio(measured, a + what, b + what)
     return found
+
+
+UNITS = {"mean": "_s", "p95": "_s", "cpu": "_per_cpu_s"}
 
 
 def medians(measured: Measured) -> dict[str, float]:
     """Return the medians themselves, named with their units."""
-    return {
-        name + ("_s" if name.endswith(("mean", "p95")) else "_per_s"): statistics.median(values)
-        for name, values in measured.items()
-    }
+    found = {}
+    for name, values in measured.items():
+        way, _, what = name.rpartition("_")
+        unit = UNITS.get(what, "_per_s")
+        found[(way if what == "cpu" else name) + unit] = statistics.median(values)
+    return found
 
 
 def tell(measured: Measured) -> None:
     found = {name: statistics.median(values) for name, values in measured.items()}
-    say(f"{CLIENTS} callers, 20 steps, pictures/s (limit: one call with {BATCH} prompts)")
-    for name in [n for n in found if f"{n}_per_s" in medians(measured) and "mixed" not in n]:
-        if name != "arrivals":
-            say(f"  {name:18} {found[name]:6.2f}   {ratio(measured, name, 'plain'):.2f} x plain")
-    say("8 to 40 steps: pictures/s with 8 callers; latency with random arrivals")
-    say(f"({found['arrivals']:.2f} a second, Poisson)")
-    for name in [n for n in found if n.endswith("_mixed")]:
+    ways = [name.removesuffix("_cpu") for name in found if name.endswith("_cpu")]
+    say(f"{CLIENTS} callers, 20 steps (limit: one call with {BATCH} prompts): pictures/s, and")
+    say("pictures per second of the server's processor time, less swayed by other programs")
+    for name in [n for n in ways if not n.endswith("_mixed")]:
+        cpu = ratio(measured, f"{name}_cpu", "plain_cpu")
+        say(
+            f"  {name:18} {found[name]:6.2f}, {ratio(measured, name, 'plain'):.2f} x plain   "
+            f"{found[f'{name}_cpu']:6.2f}, {cpu:.2f} x plain"
+        )
+    say("8 to 40 steps: the same with 8 callers; latency with random arrivals (Poisson,")
+    say(f"{found['arrivals']:.2f} a second)")
+    for name in [n for n in ways if n.endswith("_mixed")]:
         mean, p95 = found[f"{name}_mean"], found[f"{name}_p95"]
         say(
-            f"  {name.removesuffix('_mixed'):18} {found[name]:6.2f}   "
-            f"mean {mean:.2f} s, p95 {p95:.2f} s"
+            f"  {name.removesuffix('_mixed'):18} {found[name]:6.2f}   {found[f'{name}_cpu']:6.2f}"
+            f"   mean {mean:.2f} s, p95 {p95:.2f} s"
         )
