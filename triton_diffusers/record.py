@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of one request once it is answered: for the metrics, the log and `info`."""
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -59,8 +58,7 @@ class Record:
 
     def as_json(self) -> str:
         """Return the record on one line."""
-        fields = dataclasses.asdict(self)
-        return json.dumps(fields | {"seconds": rounded(self.seconds)})
+        return json.dumps(vars(self) | {"seconds": rounded(self.seconds)})
 
 
 def outcome_of(error: BaseException) -> str:
