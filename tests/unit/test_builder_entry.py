@@ -88,7 +88,7 @@ def test_awkward_comments_stay_comments(text):
 
 @pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
 def test_every_option_survives(option):
-    values = {str: "x", bool: True, int: 7, float: 0.1, dict: {"a": [0.1, None, "é"]}}
+    values = {str: "x", bool: True, int: 7, float: 1.0, dict: {"a": [0.1, None, "é"]}}
     value = (option.metadata["choices"] or [values[option_type(option)]])[-1]
     value = "cuda:1" if option.metadata["form"] else value
     config = dataclasses.replace(ServeConfig(model="m"), **{option.name: value})
