@@ -257,8 +257,9 @@ class Engine:
     def _answer(self, job: Job, result: Any) -> None:
         try:
             if isinstance(result, BaseException):
-                raise result
-            job.answer(result)
+                _fail(job, result)
+            else:
+                job.answer(result)
         except BaseException as error:
             _fail(job, error)
         finally:

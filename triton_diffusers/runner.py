@@ -103,14 +103,13 @@ def compute(
         untouched = restored_on_failure(loaded.processors)
         with collected(notes), untouched, previews.watching(pipeline):
             result = pipeline(**kwargs)
-    except CancelledError:
-        raise
     except Exception as error:
-        if is_out_of_memory(error):
-            forget(error)
-            free_cached(loaded.device)
-            raise OutOfMemoryError(_memory_text(call, loaded, error)) from None
-        raise _explained(error, call, loaded, started=watched.steps > 0) from error
+        failure = _failure(error, call, loaded, started=watched.steps > 0)
+        # what the call held is free now, not when Python finds the cycle of error and frames
+        traceback.clear_frames(error.__traceback__)
+        if failure is error:
+            raise
+        raise failure from error
     rate = sampling_rate(result, loaded.pipeline)
     fields = fields_of(result, loaded)
     computed = Computed(fields, rate, watched.steps, watched.seconds(), notes)
@@ -142,6 +141,17 @@ def encode(
     wire[SEED_USED.name] = np.array(call.seeds, np.int64)
     wire[INFO.name] = np.array([render_info(call, loaded, record, notes)], np.object_)
     return wire
+
+
+def _failure(error: Exception, call: Call, loaded: LoadedPipeline, started: bool) -> Exception:
+    """Return the exception that a failed call ends with: ours where we know better."""
+    if isinstance(error, CancelledError):
+        return error
+    if is_out_of_memory(error):
+        forget(error)
+        free_cached(loaded.device)
+        return OutOfMemoryError(_memory_text(call, loaded, error))
+    return _explained(error, call, loaded, started)
 
 
 def _memory_text(call: Call, loaded: LoadedPipeline, error: BaseException) -> str:

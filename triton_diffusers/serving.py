@@ -6,6 +6,7 @@ imported in `initialize`, not before: Triton may import model.py once more to co
 """
 
 import contextlib
+import gc
 import io
 import json
 import locale
@@ -110,6 +111,8 @@ class TritonPythonModel:
         self._engine.close()
         self.metrics.close()
         del self.loaded
+        # what is left of Triton's objects would outlive its memory and crash the stub's end
+        gc.collect()
 
     def log(self, text: str) -> None:
         """Write a line about this model to the server's log."""
