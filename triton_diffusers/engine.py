@@ -16,8 +16,10 @@ from typing import Any, Protocol
 
 from triton_diffusers.errors import BusyError, CancelledError, StuckError
 
-WATCH_S = 0.2
-"""How often waiting jobs are looked at: a caller that went away frees its place in the queue."""
+WATCH_S = 0.05
+"""How often it is asked whether the callers of running jobs are still there."""
+EVERY_FOURTH = 4
+"""Looks after which those of waiting jobs are asked for too."""
 READERS = 2
 ANSWERERS = 2
 MOST_UNANSWERED = 8
@@ -39,7 +41,10 @@ class Job(Protocol):
     """Whether reading takes so long that a thread has to do it."""
 
     def check(self) -> None:
-        """Raise CancelledError when the caller went away or the time is over."""
+        """Raise CancelledError when the caller is known to be away or the time is over."""
+
+    def ask(self) -> None:
+        """Find out whether the caller went away; asked again and again, in a thread."""
 
     def read(self) -> None:
         """Decode the request. What it raises is answered."""
@@ -266,11 +271,17 @@ class Engine:
             self._unanswered.release()
 
     def _watch(self) -> None:
-        while not self._finished.wait(WATCH_S):
+        for look in itertools.count():
+            if self._finished.wait(WATCH_S):
+                return
             with self._changed:
-                waiting = list(self._waiting.items())
+                waiting = [] if look % EVERY_FOURTH else list(self._waiting.items())
+                running = [job for running in self._running for job in running.jobs]
+            for job in running:
+                job.ask()
             for place, job in waiting:
                 try:
+                    job.ask()
                     job.check()
                 except CancelledError as error:
                     self._withdraw(place, error)

@@ -7,6 +7,7 @@ total, ticks once a step, and may raise to stop the call.
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -76,6 +77,7 @@ def isolate(pipeline: Any, on_step: OnStep, on_start: Callable[[], None] = lambd
     from diffusers import DiffusionPipeline, SchedulerMixin
 
     clone = copy.copy(pipeline)
+    clone.__class__ = _of_one_call(type(pipeline))  # type: ignore[arg-type]  # it is hashable
     for name, value in list(vars(pipeline).items()):
         if isinstance(value, SchedulerMixin):
             vars(clone)[name] = copy.deepcopy(value)
@@ -88,3 +90,20 @@ def isolate(pipeline: Any, on_step: OnStep, on_start: Callable[[], None] = lambd
 
     vars(clone)["progress_bar"] = progress_bar
     return clone
+
+
+@functools.cache
+def _of_one_call(cls: Any) -> Any:
+    """Return a pipeline class of the same name whose `_execution_device` is looked up once.
+
+    diffusers searches every module of every component for hooks each time that it is asked, and a
+    call asks several times: as long as some steps of a small model take.
+    """
+
+    def look_up(self: Any) -> Any:
+        return cls._execution_device.fget(self)
+
+    device = functools.cached_property(look_up)
+    device.__set_name__(cls, "_execution_device")
+    members = {"_execution_device": device, "__module__": cls.__module__}
+    return type(cls.__name__, (cls,), members)

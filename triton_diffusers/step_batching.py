@@ -25,6 +25,8 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
 """Largest relative L2 difference between a joined forward and the separate ones."""
 HALF_TOLERANCE = 2e-2
 """The same for bfloat16 and float16."""
+SMALL_LATENTS = 2**16
+"""Numbers in the latents of a picture of 512 pixels a side (16 channels)."""
 MOST_SHAPES = 1000
 """Shapes that are remembered; then all are forgotten, and verified anew."""
 MOST_REFUSED = 20
@@ -57,11 +59,15 @@ class Lane:
     def enter(self, pipeline: Any) -> None:
         """Let a call's own copy of a pipeline share forwards with the calls of other lanes.
 
-        Those of its denoisers, and of its text encoders: requests that come together share these.
+        Those of its denoisers, and of its text encoders and decoder: requests that come together
+        share these.
         """
         for name, module in (denoisers(pipeline) | text_encoders(pipeline)).items():
             if "." not in name:  # several controlnets are called by what holds them
                 vars(pipeline)[name] = _Shared(module, self)
+        vae = getattr(pipeline, "vae", None)
+        if hasattr(vae, "decode"):
+            vars(pipeline)["vae"] = _SharedDecoder(vae, self)
 
     def call(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a denoiser with others' calls; other lanes run meanwhile."""
@@ -78,6 +84,10 @@ class Lane:
         if waiting.error is not None:
             raise waiting.error
         return waiting.result
+
+    def method(self, module: Any, name: str) -> Any:
+        """Return a method of a module, the same object for every lane."""
+        return self._batcher.methods.setdefault((id(module), name), getattr(module, name))
 
     def resume(self) -> None:
         """Run the lane until it waits for a denoiser again, or ends.
@@ -111,6 +121,7 @@ class StepBatcher:
         self._waiting: list[_Waiting] = []
         self.lanes = 0
         """How many calls run."""
+        self.methods: dict[tuple[int, str], Any] = {}
         self._plans: dict[Any, bool | None] = {}
         """(key, batches) -> how lists are joined; None: not at all."""
         self.forwards: Counter[int] = Counter()
@@ -223,7 +234,8 @@ class StepBatcher:
             reason = f"the results differ by {off:.2g}"
         else:
             self._plans[key] = None
-            name = type(group[0].module).__name__
+            module = group[0].module
+            name = getattr(module, "__qualname__", type(module).__name__)
             text = f"{name}: {len(group)} calls are not joined: {reason}"
             self.refused[MOST_REFUSED - 1 :] = [text]
             self._log(f"step_batching: {text}")
@@ -247,6 +259,19 @@ class _Shared:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self.__dict__["_module"], name, value)
+
+
+class _SharedDecoder(_Shared):
+    """Stands for a vae in a lane's pipeline, whose small decodes are joined.
+
+    Large ones gain nothing by that and need the memory of several at once.
+    """
+
+    def decode(self, z: Any, *args: Any, **kwargs: Any) -> Any:
+        module, lane = self.__dict__["_module"], self.__dict__["_lane"]
+        if z.numel() > SMALL_LATENTS * len(z):
+            return module.decode(z, *args, **kwargs)
+        return lane.call(lane.method(module, "decode"), (z, *args), kwargs)
 
 
 def why_not(pipeline: Any) -> str | None:
@@ -288,5 +313,6 @@ def _difference(wanted: Any, found: Any) -> float:
 
 
 def _tolerance(waiting: _Waiting) -> float:
-    dtype = str(getattr(waiting.module, "dtype", "torch.float32")).removeprefix("torch.")
+    module = getattr(waiting.module, "__self__", waiting.module)
+    dtype = str(getattr(module, "dtype", "torch.float32")).removeprefix("torch.")
     return TOLERANCE.get(dtype, HALF_TOLERANCE)

@@ -34,12 +34,16 @@ class RecordingJob:
         self.reads_files = reads_files
         self.kind = kind
         self.cancelled = False
+        self.asked = 0
         self.answers: list[Any] = []
         self.done = threading.Event()
 
     def check(self) -> None:
         if self.cancelled:
             raise CancelledError("the request was cancelled")
+
+    def ask(self) -> None:
+        self.asked += 1
 
     def joins(self, other: RecordingJob) -> bool:
         return self.kind is not None and self.kind == other.kind
