@@ -176,7 +176,10 @@ class ServeConfig:
         False,
         fails="a vae that cannot: refused",
     )
-    cpu_threads: int | None = _option("torch threads of the instance.", minimum=1)
+    cpu_threads: int | None = _option(
+        "Torch threads of an instance; unset: torch's own number, shared by instances on a CPU.",
+        minimum=1,
+    )
     request_batching: bool = _option(
         "Run requests that differ only in texts and seeds as one call; rounding may differ.",
         False,

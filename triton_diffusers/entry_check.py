@@ -2,8 +2,10 @@
 """An entry against the installed diffusers: checked by `builder check`, checked and loaded here."""
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,4 +101,21 @@ def load_entry(
     device = "cpu"
     if args.get("model_instance_kind") == "GPU":
         device = f"cuda:{args['model_instance_device_id']}"
+    elif (threads := _shared_threads(config, model_config)) is not None:
+        log(f"{threads} torch threads: the CPU's cores are shared by the model's instances")
+        config = replace(config, cpu_threads=threads)
     return load_pipeline(config, entry, device, log, _is_decoupled(model_config))
+
+
+def _shared_threads(config: ServeConfig, model_config: Mapping[str, Any]) -> int | None:
+    """Return how many torch threads an instance on the CPU gets where nobody has said it.
+
+    None for one instance: torch's own number, as in plain diffusers. Several that each start a
+    thread per core run many times slower than one.
+    """
+    instances = sum(int(g.get("count", 1)) for g in model_config.get("instance_group", []))
+    if config.cpu_threads is not None or "OMP_NUM_THREADS" in os.environ or instances < 2:
+        return None
+    import torch
+
+    return max(1, torch.get_num_threads() // instances)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,29 @@ def test_the_device_of_the_instance_is_the_one_used(folder: Path, number: str) -
     instance = {"model_instance_kind": "GPU", "model_instance_device_id": number}
     with pytest.raises(ConfigError, match=f"'cuda:{number}' is not there"):
         load_entry(load_arguments(entry) | instance)
+
+
+@pytest.mark.parametrize(
+    ("count", "given", "threads"), [(1, "", 4), (2, "", 2), (9, "", 1), (2, "3", 4)]
+)
+def test_instances_share_the_cores(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, count: int, given: str, threads: int
+) -> None:
+    """Several processes that each start one thread per core would be slower than one."""
+    import torch
+
+    case = ConfigCase(f"shared-{count}{given}", lambda entry, model: None, ())
+    arguments = load_arguments(write_spoiled(folder, folder / "repository", case))
+    config = json.loads(arguments["model_config"])
+    config["instance_group"] = [{"kind": "KIND_CPU", "count": count}]
+    if given:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    else:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        load_entry(arguments | {"model_config": json.dumps(config)})
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)

@@ -382,6 +382,11 @@ def test_the_server_is_told_the_timeout(client):
     assert client.generate().info["timeout_us"] == 0
 
 
+def test_the_server_is_told_the_priority(client):
+    assert client.generate(priority=-3).info["parameters"] == {"queue_priority": -3}
+    assert client.generate().info["parameters"] == {}
+
+
 @pytest.fixture
 def ctrl_c():
     """Ctrl-C interrupts, also where a shell started the tests in the background and ignores it."""

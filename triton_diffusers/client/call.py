@@ -13,7 +13,7 @@ from tritonclient.utils import serialize_byte_tensor
 from triton_diffusers.client.files import read_image
 from triton_diffusers.client.regions import Region, Slot
 from triton_diffusers.client.values import NUMPY_DTYPES, Array
-from triton_diffusers.contract import OUTPUT_BASE64, PREVIEW, PROGRESS
+from triton_diffusers.contract import OUTPUT_BASE64, PREVIEW, PROGRESS, QUEUE_PRIORITY
 
 Progress = Callable[[int, int], None]
 """Called with (step, total)."""
@@ -43,6 +43,7 @@ class Call:
     inputs: Mapping[str, Array]
     decoupled: bool = False
     timeout_s: float | None = None
+    priority: int = 0
     on_progress: Progress | None = None
     on_preview: Preview | None = None
     region: Region | None = None
@@ -51,9 +52,10 @@ class Call:
     outputs: tuple[str, ...] | None = None
 
     @property
-    def timeout_us(self) -> int | None:
-        """How long the server may take, in its own unit."""
-        return None if self.timeout_s is None else max(1, round(self.timeout_s * 1e6))
+    def parameters(self) -> dict[str, int]:
+        """The request's parameters: how long the server may take, in its unit, and how urgent."""
+        timeout = {} if self.timeout_s is None else {"timeout": max(1, round(self.timeout_s * 1e6))}
+        return timeout | ({QUEUE_PRIORITY: self.priority} if self.priority else {})
 
 
 def raw_bytes(array: Array) -> bytes:

@@ -54,6 +54,7 @@ class DiffusersClient:
         self,
         *,
         timeout_s: float | None = None,
+        priority: int = 0,
         shared_memory: SharedMemory = "auto",
         shared_memory_bytes: int | None = None,
         on_progress: Progress | None = None,
@@ -68,6 +69,7 @@ class DiffusersClient:
         (N,H,W,C), float32 sound (samples), (channels, samples), paths, bytes, or a list. Any other
         keyword travels in `extra`.
         timeout_s: for the whole call; None waits as long as the pipeline needs.
+        priority: of the requests that wait, lower ones run first.
         shared_memory: "auto" uses it beside the server for large tensors of known size; True
         insists; False never. shared_memory_bytes: the size of the output, if the caller knows it.
         on_progress: called with (step, total) where the entry is decoupled.
@@ -79,7 +81,9 @@ class DiffusersClient:
         PipelineError, each a DiffusersClientError. A request is never run twice.
         """
         with shown(progress, self._session.model, on_progress) as told:
-            options = Options(timeout_s, shared_memory, shared_memory_bytes, told, on_preview)
+            options = Options(
+                timeout_s, priority, shared_memory, shared_memory_bytes, told, on_preview
+            )
             return self._take(self._session.generate(options, inputs))
 
     def inputs(self) -> dict[str, Tensor]:
@@ -147,6 +151,7 @@ class AsyncDiffusersClient:
         self,
         *,
         timeout_s: float | None = None,
+        priority: int = 0,
         shared_memory: SharedMemory = "auto",
         shared_memory_bytes: int | None = None,
         on_progress: Progress | None = None,
@@ -156,7 +161,9 @@ class AsyncDiffusersClient:
     ) -> Result:
         """Run the pipeline once and await what it makes; see DiffusersClient.generate."""
         with shown(progress, self._session.model, on_progress) as told:
-            options = Options(timeout_s, shared_memory, shared_memory_bytes, told, on_preview)
+            options = Options(
+                timeout_s, priority, shared_memory, shared_memory_bytes, told, on_preview
+            )
             return await self._take(self._session.generate(options, inputs))
 
     async def inputs(self) -> dict[str, Tensor]:

@@ -62,8 +62,8 @@ def encode_call(call: Call) -> Any:
         tensor = request.outputs.add(name=name)
         if name in call.output_slots:
             _refer(tensor, call, call.output_slots[name])
-    if call.timeout_us is not None:
-        request.parameters["timeout"].int64_param = call.timeout_us
+    for name, value in call.parameters.items():
+        request.parameters[name].int64_param = value
     if call.decoupled:
         request.parameters["triton_enable_empty_final_response"].bool_param = True
     _check_size(request.raw_input_contents)

@@ -33,9 +33,8 @@ def encode_call(call: Call) -> tuple[bytes, list[bytes]]:
             parameters = {"binary_data_size": len(contents[-1])}
         tensor = {"name": name, "shape": array.shape, "datatype": DTYPE_NAMES[array.dtype]}
         inputs.append(tensor | {"parameters": parameters})
-    head: dict[str, Any] = {"inputs": inputs, "parameters": {"binary_data_output": True}}
-    if call.timeout_us is not None:
-        head["parameters"]["timeout"] = call.timeout_us
+    parameters = {"binary_data_output": True, **call.parameters}
+    head: dict[str, Any] = {"inputs": inputs, "parameters": parameters}
     if call.outputs is not None:
         head["outputs"] = [_requested(call, name) for name in call.outputs]
     return json.dumps(head).encode(), contents

@@ -51,6 +51,7 @@ class Options:
     """How a call is made, apart from its inputs."""
 
     timeout_s: float | None = None
+    priority: int = 0
     shared_memory: SharedMemory = "auto"
     shared_memory_bytes: int | None = None
     on_progress: Progress | None = None
@@ -134,6 +135,7 @@ class Session:
             timeout_s=options.timeout_s,
             on_progress=options.on_progress,
             on_preview=options.on_preview,
+            priority=options.priority,
         )
         try:
             outputs = yield from self._run(entry, call, options)

@@ -77,6 +77,7 @@ class TritonPythonModel:
             "calls": self.calls,
             "cancelled": self.cancelled,
             "timeout_us": request.timeout(),
+            "parameters": json.loads(request.parameters() or "{}"),
             "inputs": {name: seen(array) for name, array in sent.items()},
         }
         outputs = self.pictures(sent, height, width, len(seeds))
