@@ -201,10 +201,11 @@ class Engine:
         if failure is not None:
             _fail(job, failure)
 
-    def take(self, wait: bool = True) -> Running | None:
-        """Return the jobs to run next; None when none waits (wait: and none will come)."""
+    def take(self, within_s: float | None = None) -> Running | None:
+        """Return the jobs to run next; None when none come within a time, or none will come."""
+        end = None if within_s is None else time.monotonic() + within_s
         while True:
-            jobs = self._next(wait)
+            jobs = self._next(end)
             if jobs is None:
                 return None
             wanted = [job for job in jobs if _is_wanted(job)]
@@ -229,8 +230,8 @@ class Engine:
             except RuntimeError:  # closed meanwhile, without waiting for a run that was stuck
                 self._answer(job, result)
 
-    def _next(self, wait: bool) -> list[Job] | None:
-        """Wait for jobs worth running now, and take them out of the queue."""
+    def _next(self, end: float | None) -> list[Job] | None:
+        """Wait for jobs worth running now, until `end`, and take them out of the queue."""
         with self._changed:
             gathering_since: float | None = None
             while True:
@@ -238,17 +239,20 @@ class Engine:
                     gathering_since = gathering_since or time.monotonic()
                     places = self._alike()
                     enough, patience_s = self._gather
-                    left = gathering_since + patience_s - time.monotonic()
-                    if len(places) >= enough or left <= 0 or self._closed:
+                    rest = gathering_since + patience_s - time.monotonic()
+                    if len(places) >= enough or rest <= 0 or self._closed:
                         jobs = [self._waiting.pop(place) for place in places]
                         self._gather = (min(self._max_batch, len(jobs) + self.waiting), patience_s)
                         return jobs
-                    self._changed.wait(left)
-                elif not wait or (self._closed and not self._reading):
+                    self._changed.wait(rest)
+                elif self._closed and not self._reading:
                     return None
                 else:
                     gathering_since = None
-                    self._changed.wait()
+                    left = None if end is None else end - time.monotonic()
+                    if left is not None and left <= 0:
+                        return None
+                    self._changed.wait(left)
 
     def _alike(self) -> list[tuple[int, int]]:
         """Return the place of the first job, and of those that may run with it."""

@@ -33,7 +33,14 @@ from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import INFO, PREVIEW, PROBE, PROGRESS
 from triton_diffusers.deadline import Deadline
 from triton_diffusers.devices import forget_peak
-from triton_diffusers.engine import Beat, Engine, Running, one_run_at_a_time
+from triton_diffusers.engine import (
+    GATHER,
+    LONGEST_GATHER_S,
+    Beat,
+    Engine,
+    Running,
+    one_run_at_a_time,
+)
 from triton_diffusers.entry_check import load_entry
 from triton_diffusers.errors import (
     BusyError,
@@ -173,15 +180,28 @@ class TritonPythonModel:
         return results
 
     def _work_in_lanes(self, engine: Engine) -> None:
-        """Run several requests side by side; new ones join between two forwards."""
+        """Run several requests side by side; new ones join between two forwards.
+
+        Those that come together after a pause start together: they share their first forwards.
+        """
         assert self._lanes is not None
         lanes, most = self._lanes, self.loaded.config.max_in_flight
-        while True:
-            while lanes.lanes < most and (running := engine.take(wait=not lanes.lanes)):
+        together, patience_s = 1, 0.0
+        while (running := engine.take()) is not None:
+            started = time.monotonic()
+            self._start_lane(engine, running)
+            end = started + patience_s
+            while lanes.lanes < together and (
+                running := engine.take(within_s=max(0.0, end - time.monotonic()))
+            ):
                 self._start_lane(engine, running)
-            if not lanes.lanes:
-                return
-            lanes.advance()
+            together = 1
+            while lanes.lanes:
+                while lanes.lanes < most and (running := engine.take(within_s=0)):
+                    self._start_lane(engine, running)
+                together = max(together, lanes.lanes)
+                lanes.advance()
+            patience_s = min(GATHER * (time.monotonic() - started), LONGEST_GATHER_S)
 
     def _start_lane(self, engine: Engine, running: Running) -> None:
         assert self._lanes is not None

@@ -278,7 +278,7 @@ def test_a_worker_may_take_more_before_it_gives() -> None:
     def side_by_side(engine: Engine) -> None:
         while (first := engine.take()) is not None:
             running = [first]
-            while (another := engine.take(wait=False)) is not None:
+            while (another := engine.take(within_s=0)) is not None:
                 running.append(another)
             taken.append(len(running))
             for each in reversed(running):
