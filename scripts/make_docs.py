@@ -208,7 +208,7 @@ def _default(value: Any) -> str:
 
 
 def _example(parser: argparse.ArgumentParser) -> str:
-    return (parser.epilog or "").partition("\n")[2].strip()
+    return (parser.epilog or "").partition("\n")[2].strip().partition("\n")[0]
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -62,7 +62,7 @@ def read_call(inputs: Mapping[str, Array], loaded: LoadedPipeline) -> Call:
     kwargs = _merge(sent, loaded)
     _check_required(kwargs, signature)
     prompts = match_prompts(kwargs, loaded, counts)
-    seeds = read_seeds(inputs, kwargs, prompts, loaded)
+    seeds = read_seeds(inputs, kwargs, prompts, counts, loaded)
     if SEED.name in signature.parameters:
         # a pipeline that also has a seed of its own: a drawn one must repeat the call too
         kwargs[SEED.name] = seeds[0]

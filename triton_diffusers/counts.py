@@ -53,14 +53,19 @@ def read_seeds(
     inputs: Mapping[str, Array],
     kwargs: Mapping[str, Any],
     prompts: int | None,
+    counts: Mapping[str, int],
     loaded: LoadedPipeline,
 ) -> list[int]:
-    """Return the seeds as sent, or one drawn. Raises RequestError where they do not fit."""
+    """Return the seeds as sent, or one drawn. Raises RequestError where they do not fit.
+
+    counts: how many pictures were sent; without prompts each gives an output.
+    """
     outputs = count_outputs(kwargs, prompts, loaded.signature)
     limit = loaded.config.max_outputs
-    if outputs is not None and outputs > limit:
+    asked = max(counts.values(), default=1) if outputs is None else outputs
+    if asked > limit:
         raise RequestError(
-            f"{outputs} outputs were asked for; at most {limit} are accepted (max_outputs of the "
+            f"{asked} outputs were asked for; at most {limit} are accepted (max_outputs of the "
             "entry)"
         )
     if SEED.name not in inputs:

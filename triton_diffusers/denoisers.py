@@ -42,12 +42,14 @@ def denoisers(pipeline: Any) -> dict[str, Any]:
 
 
 def text_encoders(pipeline: Any) -> dict[str, Any]:
-    """Return the text encoders of a pipeline by name."""
+    """Return the text encoders of a pipeline by name, but for those with adapters."""
     components: Mapping[str, Any] = pipeline.components
     return {
         name: component
         for name, component in components.items()
         if name.startswith("text_encoder") and _is_module(component)
+        # pipelines scale the layers of adapters around their call
+        if not getattr(component, "peft_config", None)
     }
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from triton_diffusers.errors import BusyError, CancelledError, StuckError
+from triton_diffusers.errors import BusyError, StuckError
 
 WATCH_S = 0.05
 """How often it is asked whether the callers of running jobs are still there."""
@@ -124,7 +124,7 @@ class Engine:
         self._closed = False
         self._count = itertools.count()
         self._waiting: dict[tuple[int, int], Job] = {}
-        self._reading = 0
+        self._reading: dict[tuple[int, int], Job] = {}
         self._running: list[Running] = []
         self._stuck: list[Running] = []
         self._gather = (1, 0.0)  # how many jobs to wait for, and how long
@@ -140,7 +140,7 @@ class Engine:
     @property
     def waiting(self) -> int:
         """How many jobs are read or wait."""
-        return len(self._waiting) + self._reading
+        return len(self._waiting) + len(self._reading)
 
     def health(self) -> dict[str, Any]:
         """Return `status` (ready, stuck or unloading), and how many jobs wait and run."""
@@ -168,7 +168,7 @@ class Engine:
                     f"{self._max_queue}); send the request again later"
                 )
             place = (job.priority, next(self._count))
-            self._reading += 1
+            self._reading[place] = job
         if job.reads_files:
             self._readers.submit(self._read, job, place)
         else:
@@ -184,6 +184,8 @@ class Engine:
         self._finished.set()
         self._watcher.join()
         self._readers.shutdown()
+        for place in list(self._waiting):  # a stuck run left them
+            self._withdraw(place, BusyError("the model was unloaded; send the request again"))
         self._answerers.shutdown()
 
     def _read(self, job: Job, place: tuple[int, int]) -> None:
@@ -194,11 +196,11 @@ class Engine:
         except BaseException as error:
             failure = error
         with self._changed:
-            self._reading -= 1
-            if failure is None:
+            is_wanted = self._reading.pop(place, None) is not None
+            if failure is None and is_wanted:
                 self._waiting[place] = job
             self._changed.notify_all()
-        if failure is not None:
+        if failure is not None and is_wanted:
             _fail(job, failure)
 
     def take(self, within_s: float | None = None) -> Running | None:
@@ -214,6 +216,12 @@ class Engine:
                 with self._changed:
                     self._running.append(running)
                 return running
+
+    def beat(self) -> None:
+        """Tell that a step was made for which all that run had to wait."""
+        with self._changed:
+            for running in self._running:
+                running.beat()
 
     def give(self, running: Running, results: Sequence[Any]) -> None:
         """Have the jobs of a run answered with their results, or exceptions."""
@@ -260,7 +268,7 @@ class Engine:
             return [min(self._waiting)]
         first, *others = sorted(self._waiting)
         job = self._waiting[first]
-        alike = [place for place in others if job.joins(self._waiting[place])]
+        alike = [place for place in others if _joins(job, self._waiting[place])]
         return [first, *alike[: self._max_batch - 1]]
 
     def _answer(self, job: Job, result: Any) -> None:
@@ -279,15 +287,17 @@ class Engine:
             if self._finished.wait(WATCH_S):
                 return
             with self._changed:
-                waiting = [] if look % EVERY_FOURTH else list(self._waiting.items())
+                waiting = list((self._waiting | self._reading).items())
+                if look % EVERY_FOURTH:
+                    waiting = []
                 running = [job for running in self._running for job in running.jobs]
             for job in running:
-                job.ask()
+                _ask(job)
             for place, job in waiting:
+                _ask(job)
                 try:
-                    job.ask()
                     job.check()
-                except CancelledError as error:
+                except Exception as error:
                     self._withdraw(place, error)
             if self._stuck_after_s is not None:
                 self._look_for_stuck(self._stuck_after_s)
@@ -295,7 +305,7 @@ class Engine:
     def _withdraw(self, place: tuple[int, int], error: BaseException) -> None:
         """Answer a waiting job with an error, unless a worker has it already."""
         with self._changed:
-            job = self._waiting.pop(place, None)
+            job = self._waiting.pop(place, None) or self._reading.pop(place, None)
             self._changed.notify_all()
         if job is not None:
             _fail(job, error)
@@ -306,7 +316,7 @@ class Engine:
             stuck = [running for running in self._running if running.beaten_at < oldest]
             new = [running for running in stuck if running not in self._stuck]
             self._stuck = stuck
-            waiting = list(self._waiting) if stuck else []
+            waiting = [*self._waiting, *self._reading] if stuck else []
         if not stuck:
             return
         error = StuckError(self._told_stuck())
@@ -323,6 +333,21 @@ class Engine:
             f"a call has made no step for {self._stuck_after_s:g} s (stuck_after_s of the entry) "
             "and cannot be stopped; load the model again"
         )
+
+
+def _joins(job: Job, other: Job) -> bool:
+    try:
+        return job.joins(other)
+    except Exception:  # the worker lives on
+        logging.getLogger(__name__).exception("two requests could not be compared")
+        return False
+
+
+def _ask(job: Job) -> None:
+    try:
+        job.ask()
+    except Exception:  # the watcher lives on
+        logging.getLogger(__name__).exception("a caller could not be asked for")
 
 
 def _is_wanted(job: Job) -> bool:

@@ -53,7 +53,7 @@ FAMILIES = (
     Family(
         "forwards_total",
         "counter",
-        "With step_batching: forwards of the denoiser, by the calls that each joined.",
+        "With step_batching: forwards of what calls share (mostly denoisers), by the calls joined.",
         label="calls",
     ),
     Family(

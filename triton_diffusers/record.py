@@ -28,8 +28,12 @@ OUTCOMES: dict[type[BaseException], str] = {
 """Error -> outcome. Of an error that is not here it is that of its base class, else ERROR."""
 ALL_OUTCOMES = (OK, *OUTCOMES.values(), ERROR)
 WHOLE, PARTS = "pipeline", ("encode_prompt", "denoise", "decode_latents")
-STAGES = ("queue", "decode_inputs", *PARTS, WHOLE, "encode_outputs", "send")
-"""A call that drives a progress bar has the parts of `pipeline`, which is their sum."""
+BATCH = "batch"
+STAGES = ("queue", "decode_inputs", *PARTS, WHOLE, BATCH, "encode_outputs", "send")
+"""A call that drives a progress bar has the parts of `pipeline`, which is their sum.
+
+BATCH: what a request of a batch waited for the others, where they ran one by one to be compared.
+"""
 LONGEST_ID = 128
 
 

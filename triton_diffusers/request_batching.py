@@ -28,6 +28,7 @@ TOLERANCE = 0.01
 HALF_TOLERANCE = 0.1
 """The same for bfloat16 and float16, whose rounding steps amplify."""
 MOST_KINDS = 500
+MOST_TEXTS = 1000
 MOST_REFUSED = 20
 
 Outcome = Computed | BaseException
@@ -42,8 +43,11 @@ class RequestBatcher:
         self._loaded = loaded
         self._limit = limit
         self._log = log
+        self._limits: dict[Any, int] = {}
+        """Sizes of calls for which the memory was not enough -> most requests of one call."""
         self._kinds: dict[Any, str | None] = {}
         """Kind of a joined call -> why it is not joined; None: verified."""
+        self._counted: dict[str, tuple[int, ...]] = {}
         self.calls: Counter[int] = Counter()
         """Requests that ran as one call -> how many such calls there were."""
         self.largest_difference = 0.0
@@ -66,35 +70,42 @@ class RequestBatcher:
             and isinstance(first.kwargs.get("prompt"), str)
             and first.kwargs.keys() == second.kwargs.keys()
             and all(_agree(n, v, second.kwargs[n]) for n, v in first.kwargs.items())
-            and self._kinds.get(_kind([first, second])) is None
+            and self._kinds.get(self._kind([first, second])) is None
         )
 
-    def run(self, calls: Sequence[Call], on_steps: Sequence[OnStep]) -> list[Outcome]:
+    def run(
+        self,
+        calls: Sequence[Call],
+        on_steps: Sequence[OnStep],
+        beat: Callable[[], None] = lambda: None,
+    ) -> list[Outcome]:
         """Run calls that join each other; return for each what it gave or raised.
 
         on_steps: for each call what to tell of its steps; one that raises CancelledError leaves.
+        beat: called at each step that is no caller's own.
         """
-        if len(calls) > self._limit:  # the memory was not enough for as many
+        if len(calls) > self._limits.get(_sizes(calls[0]), self._limit):
             half = len(calls) // 2
-            return self.run(calls[:half], on_steps[:half]) + self.run(calls[half:], on_steps[half:])
-        kind = _kind(calls)
+            first = self.run(calls[:half], on_steps[:half], beat)
+            return first + self.run(calls[half:], on_steps[half:], beat)
+        kind = self._kind(calls)
         if len(calls) == 1 or self._kinds.get(kind) is not None:
             return self._run_alone(calls, on_steps)
         if kind not in self._kinds:
-            return self._verify(kind, calls, on_steps)
+            return self._verify(kind, calls, on_steps, beat)
         gone: dict[int, BaseException] = {}
         try:
             joined = self._run_joined(calls, _told_to_all(calls, on_steps, gone))
         except CancelledError:
             return [gone[number] for number in range(len(calls))]
         except OutOfMemoryError as error:
-            self._limit = max(1, len(calls) // 2)
-            self._log(f"request_batching: {error}; from now on {self._limit} requests at once")
-            return self.run(calls, on_steps)
+            most = self._limits[_sizes(calls[0])] = max(1, len(calls) // 2)
+            self._log(f"request_batching: {error}; from now on {most} such requests at once")
+            return self.run(calls, on_steps, beat)
         except Exception as error:
             outcomes = self._run_alone(calls, on_steps)
             if all(isinstance(outcome, Computed) for outcome in outcomes):
-                self._refuse(kind, one_line(error)[:200])
+                self._refuse(kind, _told(error, calls))
             return outcomes
         self.calls[len(calls)] += 1
         return [gone.get(number, computed) for number, computed in enumerate(joined)]
@@ -113,7 +124,11 @@ class RequestBatcher:
         return _split(compute(_join(calls), self._loaded, on_step), calls)
 
     def _verify(
-        self, kind: Any, calls: Sequence[Call], on_steps: Sequence[OnStep]
+        self,
+        kind: Any,
+        calls: Sequence[Call],
+        on_steps: Sequence[OnStep],
+        beat: Callable[[], None],
     ) -> list[Outcome]:
         """Run a new kind both ways; callers get the separate results."""
         outcomes = self._run_alone(calls, on_steps)
@@ -123,12 +138,12 @@ class RequestBatcher:
         if len(self._kinds) >= MOST_KINDS:
             self._kinds.clear()
         try:
-            found = self._run_joined(calls, lambda *_: None)
+            found = self._run_joined(calls, lambda *_: beat())
             off = max(_difference(w, f) for w, f in zip(wanted, found, strict=True))
         except OutOfMemoryError:
             return outcomes
         except Exception as error:
-            self._refuse(kind, one_line(error)[:200])
+            self._refuse(kind, _told(error, calls))
             return outcomes
         if off > (TOLERANCE if "float32" in str(self._loaded.dtype) else HALF_TOLERANCE):
             self._refuse(kind, f"the results differ by {off:.2g}")
@@ -136,6 +151,37 @@ class RequestBatcher:
             self._kinds[kind] = None
             self.largest_difference = max(self.largest_difference, off)
         return outcomes
+
+    def _kind(self, calls: Sequence[Call]) -> Any:
+        """Return what calls have in common that may decide whether joining them is right.
+
+        Of numbers only whether they are above one: guidance scales switch guidance on there. Of
+        texts and seeds whether they differ, and of texts whether they have equally many tokens:
+        some pipelines pad shorter ones, which changes what they draw.
+        """
+        parts: list[Any] = [len({tuple(call.seeds) for call in calls}) == len(calls)]
+        for name, value in calls[0].kwargs.items():
+            if isinstance(value, bool):
+                part: Any = value
+            elif isinstance(value, int | float):
+                part = value > 1
+            elif isinstance(value, str) and PER_PROMPT.search(name):
+                texts = {str(call.kwargs[name]) for call in calls}
+                part = (len(texts) > 1, len({self._tokens(text) for text in texts}) > 1)
+            else:
+                part = value if isinstance(value, str) else type(value).__name__
+            parts.append((name, part))
+        return tuple(parts)
+
+    def _tokens(self, text: str) -> tuple[int, ...]:
+        """Return how many tokens each tokenizer of the pipeline makes of a text."""
+        if text not in self._counted:
+            if len(self._counted) >= MOST_TEXTS:
+                self._counted.clear()
+            components = self._loaded.pipeline.components
+            tokenizers = [c for n, c in components.items() if n.startswith("tokenizer") and c]
+            self._counted[text] = tuple(_count(tokenizer, text) for tokenizer in tokenizers)
+        return self._counted[text]
 
     def _refuse(self, kind: Any, reason: str) -> None:
         self._kinds[kind] = reason
@@ -189,24 +235,23 @@ def _same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def _kind(calls: Sequence[Call]) -> Any:
-    """Return what calls have in common that may decide whether joining them is right.
+def _count(tokenizer: Any, text: str) -> int:
+    try:
+        return len(tokenizer(text)["input_ids"])
+    except Exception:  # one of its own kind: words are counted
+        return len(text.split())
 
-    Of numbers only whether they are above one: guidance scales switch guidance on there. Of texts
-    whether they are equally long: some pipelines pad shorter ones.
-    """
-    parts = []
-    for name, value in calls[0].kwargs.items():
-        if isinstance(value, bool):
-            part: Any = value
-        elif isinstance(value, int | float):
-            part = value > 1
-        elif isinstance(value, str) and PER_PROMPT.search(name):
-            part = len({len(str(call.kwargs[name]).split()) for call in calls}) == 1
-        else:
-            part = value if isinstance(value, str) else type(value).__name__
-        parts.append((name, part))
-    return tuple(parts)
+
+def _sizes(call: Call) -> tuple[int, ...]:
+    """Return the whole numbers of a call: sizes, frames, steps."""
+    return tuple(v for v in call.kwargs.values() if isinstance(v, int))
+
+
+def _told(error: Exception, calls: Sequence[Call]) -> str:
+    """Word why calls are not joined: everybody reads it in `info`, so without a caller's text."""
+    text = one_line(error)[:200]
+    said = [v for call in calls for v in call.kwargs.values() if isinstance(v, str) and v]
+    return type(error).__name__ if any(value in text for value in said) else text
 
 
 def _join(calls: Sequence[Call]) -> Call:

@@ -54,7 +54,16 @@ from triton_diffusers.info import describe_load
 from triton_diffusers.metrics import Metrics, State
 from triton_diffusers.previews import preview_files
 from triton_diffusers.progress import OnStep
-from triton_diffusers.record import LONGEST_ID, OK, Record, bytes_of, outcome_of, whole_numbers
+from triton_diffusers.record import (
+    BATCH,
+    LONGEST_ID,
+    OK,
+    WHOLE,
+    Record,
+    bytes_of,
+    outcome_of,
+    whole_numbers,
+)
 from triton_diffusers.request_batching import RequestBatcher
 from triton_diffusers.runner import Computed, compute, encode
 from triton_diffusers.shared_memory import Room
@@ -175,7 +184,14 @@ class TritonPythonModel:
     def _run_together(self, jobs: Sequence["_Job"], beat: Beat) -> list[Any]:
         assert self._batcher is not None
         forget_peak(self.loaded.device)
-        results = self._batcher.run([j.call for j in jobs], [j.on_step(beat) for j in jobs])
+        started = time.monotonic()
+        calls, on_steps = [job.call for job in jobs], [job.on_step(beat) for job in jobs]
+        results = self._batcher.run(calls, on_steps, beat)
+        elapsed = time.monotonic() - started
+        for result in results:
+            if isinstance(result, Computed):
+                rest = elapsed - result.seconds[WHOLE]
+                result.seconds = result.seconds | {BATCH: max(0.0, rest)}
         self.loaded.facts["request_batching"] = self._batcher.facts()
         return results
 
@@ -201,6 +217,7 @@ class TritonPythonModel:
                     self._start_lane(engine, running)
                 together = max(together, lanes.lanes)
                 lanes.advance()
+                engine.beat()  # a step of one: those that wait for their own are not stuck
             patience_s = min(GATHER * (time.monotonic() - started), LONGEST_GATHER_S)
 
     def _start_lane(self, engine: Engine, running: Running) -> None:
@@ -237,6 +254,7 @@ class _Job:
         self._answering = threading.Lock()
         self._answered = False
         self._is_left = False
+        self._read_at = self._ran_at = 0.0
         timeout_us = request.timeout()
         self._deadline = Deadline(timeout_us / 1e6 if timeout_us else None)
         self._came_at = self._read_at = time.monotonic()
@@ -279,7 +297,8 @@ class _Job:
 
         Stops a run that nobody waits for, and reports the step where the entry streams.
         """
-        self.record.seconds["queue"] += time.monotonic() - self._read_at
+        self._ran_at = time.monotonic()
+        self.record.seconds["queue"] += self._ran_at - self._read_at
 
         def on_step(done: int, total: int, pictures: Callable[[], Any] | None = None) -> None:
             beat()
@@ -338,12 +357,21 @@ class _Job:
 
     def fail(self, error: BaseException) -> None:
         """Send an error as the final response."""
+        self._note_seconds()
         code, text = _wording(error)
         if code is None:
             self._model.log_error("".join(traceback.format_exception(error)))
             code = pb_utils.TritonError.INTERNAL
         response = pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
         self._send_final(response, outcome_of(error))
+
+    def _note_seconds(self) -> None:
+        """Note where the time went of a request that ended early."""
+        now, seconds = time.monotonic(), self.record.seconds
+        if self._ran_at:
+            seconds.setdefault(WHOLE, now - self._ran_at)
+        elif self._read_at:
+            seconds["queue"] += now - self._read_at
 
     def finish(self, tensors: list[Any]) -> None:
         """Send tensors as the final response."""

@@ -66,8 +66,10 @@ class Lane:
             if "." not in name:  # several controlnets are called by what holds them
                 vars(pipeline)[name] = _Shared(module, self)
         vae = getattr(pipeline, "vae", None)
-        if hasattr(vae, "decode"):
+        if hasattr(vae, "decode") and not _is_cast_to_decode(vae):
             vars(pipeline)["vae"] = _SharedDecoder(vae, self)
+        for part in [v for v in vars(pipeline).values() if hasattr(v, "progress_bar")]:
+            self.enter(part)  # a pipeline inside the pipeline
 
     def call(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a denoiser with others' calls; other lanes run meanwhile."""
@@ -192,27 +194,37 @@ class StepBatcher:
 
     def _run(self, group: Sequence[_Waiting]) -> None:
         if len(group) > 1:
+            group = sorted(group, key=lambda waiting: waiting.call.batch)
             key = (group[0].key, tuple(w.call.batch for w in group))
             if key not in self._plans:
                 self._verify(key, group)
                 return
             plan = self._plans[key]
-            if plan is not None and self._run_joined(group, plan):
+            if plan is not None:
+                failure = self._run_joined(group, plan)
+                if failure is None:
+                    return
+                self._run_each(group)
+                if all(waiting.error is None for waiting in group):
+                    self._refuse(key, group, one_line(failure)[:200])
                 return
+        self._run_each(group)
+
+    def _run_each(self, group: Sequence[_Waiting]) -> None:
         for waiting in group:
             self.forwards[1] += 1
             _run_alone(waiting)
 
-    def _run_joined(self, group: Sequence[_Waiting], plan: bool) -> bool:
-        """Run one forward for all; False where that failed, and each has to run alone."""
+    def _run_joined(self, group: Sequence[_Waiting], plan: bool) -> Exception | None:
+        """Run one forward for all; return why that failed, and each has to run alone."""
         try:
             results = _joined(group, plan)
-        except Exception:
-            return False
+        except Exception as error:
+            return error
         self.forwards[len(group)] += 1
         for waiting, result in zip(group, results, strict=True):
             waiting.result = result
-        return True
+        return None
 
     def _verify(self, key: Any, group: Sequence[_Waiting]) -> None:
         """Run a new shape both ways; callers get the separate results."""
@@ -233,12 +245,15 @@ class StepBatcher:
                 break
             reason = f"the results differ by {off:.2g}"
         else:
-            self._plans[key] = None
-            module = group[0].module
-            name = getattr(module, "__qualname__", type(module).__name__)
-            text = f"{name}: {len(group)} calls are not joined: {reason}"
-            self.refused[MOST_REFUSED - 1 :] = [text]
-            self._log(f"step_batching: {text}")
+            self._refuse(key, group, reason)
+
+    def _refuse(self, key: Any, group: Sequence[_Waiting], reason: str) -> None:
+        self._plans[key] = None
+        module = group[0].module
+        name = getattr(module, "__qualname__", type(module).__name__)
+        text = f"{name}: {len(group)} calls are not joined: {reason}"
+        self.refused[MOST_REFUSED - 1 :] = [text]
+        self._log(f"step_batching: {text}")
 
 
 class _Shared:
@@ -276,12 +291,18 @@ class _SharedDecoder(_Shared):
 
 def why_not(pipeline: Any) -> str | None:
     """Return why calls of a pipeline must not run side by side, or None."""
-    source = inspect.getsource(type(pipeline).__call__)
-    if "attn_processor" in source:
+    source = inspect.getsource(type(pipeline))
+    if any(words in source for words in ("set_attn_processor", "attn_processors", "enable_fuser")):
         return "its call changes the attention layers of the denoiser that all calls share"
     if not any("." not in name for name in denoisers(pipeline)):
         return "it has no denoiser"
     return None
+
+
+def _is_cast_to_decode(vae: Any) -> bool:
+    """Tell whether pipelines change the type of a vae around its decode: no other may run then."""
+    upcast = getattr(getattr(vae, "config", None), "force_upcast", False)
+    return bool(upcast) and str(vae.dtype) != "torch.float32"
 
 
 def _run_alone(waiting: _Waiting) -> None:

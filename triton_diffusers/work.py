@@ -54,7 +54,8 @@ def read_work(kwargs: Mapping[str, Any], signature: Signature, outputs: int | No
     """Return what a call asks for: from its arguments, else from the defaults of `__call__`.
 
     kwargs: by the names of `__call__`. A size that is in neither is that of the largest picture or
-    frame that was sent, else USUAL_SIZE or SMALL_SIZE; frames are at least those that were sent.
+    frame that was sent, at least USUAL_SIZE where the pipeline takes sizes, else SMALL_SIZE where
+    none was sent; frames are at least those that were sent.
     outputs: None where only the pipeline knows.
     """
     given = {p.argument: p.default for p in signature.parameters.values()} | dict(kwargs)
@@ -63,8 +64,11 @@ def read_work(kwargs: Mapping[str, Any], signature: Signature, outputs: int | No
     steps += sum(_number(value) for name, value in given.items() if MORE_STEPS.search(name))
     height, width = _number(given.get("height")), _number(given.get("width"))
     if not (height and width):
-        usual = USUAL_SIZE if "height" in given else SMALL_SIZE
-        height, width = max(_sizes(kwargs, signature), key=math.prod, default=usual)
+        sizes = list(_sizes(kwargs, signature))
+        if "height" in given:
+            sizes.append(USUAL_SIZE)  # edits resize small pictures to it
+        tallest, widest = max(sizes, key=math.prod, default=SMALL_SIZE)
+        height, width = height or tallest, width or widest
     videos = [
         len(kwargs[p.argument])
         for p in signature.parameters.values()

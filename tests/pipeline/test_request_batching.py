@@ -84,6 +84,45 @@ def test_a_kind_that_disagrees_runs_one_by_one(models: Path, name: str) -> None:
     assert batcher.facts()["calls_by_requests"] == {"1": 9}
 
 
+def test_texts_of_as_many_words_may_be_of_different_length(models: Path) -> None:
+    """CogView4 pads to the longest prompt and sees it: tokens decide, not words."""
+    loaded = _load(models, "cogview4")
+    batcher = RequestBatcher(loaded, 8)
+    for prompts in (("a cat", "a cow"), ("a cat", "a xylophonists"), ("a dog", "an xylophonist")):
+        calls = [
+            _call(loaded, "cogview4", number, prompt=prompt, negative_prompt="dark")
+            for number, prompt in enumerate(prompts)
+        ]
+        for call, result in zip(calls, batcher.run(calls, [_ignore] * 2), strict=True):
+            assert isinstance(result, Computed)
+            assert _difference(compute(call, loaded, _ignore), result) < 1e-3
+
+
+def test_reasons_quote_no_prompt(models: Path) -> None:
+    loaded, told = _load(models, "flux"), []
+    batcher = RequestBatcher(loaded, 8, told.append)
+    encode = loaded.pipeline.encode_prompt
+
+    def failing(prompt: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(prompt, list):
+            raise ValueError(f"no lists: {prompt}")
+        return encode(prompt, *args, **kwargs)
+
+    loaded.pipeline.encode_prompt = failing
+    batcher.run([_call(loaded, "flux", number) for number in range(2)], [_ignore] * 2)
+    assert told
+    assert not any(prompt in line for prompt in PROMPTS for line in told)
+
+
+def test_comparing_beats(models: Path) -> None:
+    """The engine's watchdog must not take a long comparison for a stuck call."""
+    loaded, beats = _load(models, "flux"), []
+    batcher = RequestBatcher(loaded, 8)
+    calls = [_call(loaded, "flux", number) for number in range(2)]
+    batcher.run(calls, [_ignore] * 2, lambda: beats.append(1))
+    assert len(beats) == calls[0].kwargs["num_inference_steps"]
+
+
 def test_only_texts_and_seeds_may_differ(models: Path) -> None:
     loaded = _load(models, "stable-diffusion")
     batcher = RequestBatcher(loaded, 8)
@@ -153,7 +192,7 @@ def test_want_of_memory_makes_batches_smaller(models: Path) -> None:
     with Refusing(loaded.pipeline.transformer, torch.OutOfMemoryError("CUDA out of memory"), 2):
         found = batcher.run(calls, [_ignore] * 4)
         assert [result.batch for result in found] == [2, 2, 2, 2]
-        assert "from now on 2 requests at once" in told[-1]
+        assert "from now on 2 such requests at once" in told[-1]
     assert [result.batch for result in batcher.run(calls, [_ignore] * 4)] == [2, 2, 2, 2]
 
 

@@ -72,16 +72,16 @@ def test_each_limit_alone_may_be_reached_but_not_all_together() -> None:
     ("kwargs", "outputs", "expected"),
     [
         ({}, None, Work(50, *USUAL_SIZE, 1, 1)),
-        ({"height": 64}, 1, Work(50, *USUAL_SIZE, 1, 1)),
+        ({"height": 64}, 1, Work(50, 64, USUAL_SIZE[1], 1, 1)),
         ({"height": 64, "width": 32}, 3, Work(50, 64, 32, 1, 3)),
         ({"num_inference_steps": 7}, 1, Work(7, *USUAL_SIZE, 1, 1)),
         ({"timesteps": [3, 2, 1]}, 1, Work(3, *USUAL_SIZE, 1, 1)),
         ({"num_inference_steps": None}, 1, Work(1, *USUAL_SIZE, 1, 1)),
-        ({"image": Image.new("RGB", (30, 20))}, 1, Work(50, 20, 30, 1, 1)),
+        ({"image": Image.new("RGB", (30, 20))}, 1, Work(50, *USUAL_SIZE, 1, 1)),
         (
-            {"mask_image": [Image.new("L", (3, 2)), Image.new("L", (5, 4))]},
+            {"mask_image": [Image.new("L", (3, 2)), Image.new("L", (2000, 1500))]},
             1,
-            Work(50, 4, 5, 1, 1),
+            Work(50, 1500, 2000, 1, 1),
         ),
     ],
 )
