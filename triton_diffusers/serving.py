@@ -254,7 +254,7 @@ class _Job:
         self._answering = threading.Lock()
         self._answered = False
         self._is_left = False
-        self._read_at = self._ran_at = 0.0
+        self._ran_at = 0.0
         timeout_us = request.timeout()
         self._deadline = Deadline(timeout_us / 1e6 if timeout_us else None)
         self._came_at = self._read_at = time.monotonic()
@@ -279,6 +279,7 @@ class _Job:
     def read(self) -> None:
         """Decode the inputs. Raises RequestError."""
         seconds, started = self.record.seconds, time.monotonic()
+        self._read_at = started
         seconds["queue"] = started - self._came_at
         refuse_parameters(self.parameters, self._model.loaded.signature)
         inputs = {name: tensor.as_numpy() for name, tensor in self._inputs.items()}
@@ -370,8 +371,8 @@ class _Job:
         now, seconds = time.monotonic(), self.record.seconds
         if self._ran_at:
             seconds.setdefault(WHOLE, now - self._ran_at)
-        elif self._read_at:
-            seconds["queue"] += now - self._read_at
+        else:
+            seconds["queue"] = seconds.get("queue", 0.0) + now - self._read_at
 
     def finish(self, tensors: list[Any]) -> None:
         """Send tensors as the final response."""
