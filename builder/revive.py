@@ -47,7 +47,7 @@ def revive(server: Server, dead: Sequence[str]) -> None:
             load(server, name)
         return
     warn(
-        f"requests that {_models(held)} was running, or a probe, are lost; starting tritonserver "
+        f"requests that {_models(held)} was running are lost (or a probe is); starting tritonserver "
         "again, so that their clients get an error (requests to other models are finished first)"
     )
     unfinished = server.restart(lost=held)
