@@ -47,8 +47,8 @@ def revive(server: Server, dead: Sequence[str]) -> None:
             load(server, name)
         return
     warn(
-        f"requests that {_models(held)} was running are lost (or a probe is); starting tritonserver "
-        "again, so that their clients get an error (requests to other models are finished first)"
+        f"requests that {_models(held)} was running are lost (or a probe is); starting "
+        "tritonserver again, so that their clients get an error (requests to other models are finished first)"
     )
     unfinished = server.restart(lost=held)
     if unfinished:
