@@ -48,7 +48,8 @@ def revive(server: Server, dead: Sequence[str]) -> None:
         return
     warn(
         f"requests that {_models(held)} was running are lost (or a probe is); starting "
-        "tritonserver again, so that their clients get an error (requests to other models are finished first)"
+        "tritonserver again, so that their clients get an error (requests to other models are "
+        "finished first)"
     )
     unfinished = server.restart(lost=held)
     if unfinished:
