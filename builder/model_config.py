@@ -42,11 +42,6 @@ def blanks(config: Config) -> list[Blank]:
     ]
 
 
-def is_decoupled(config: Config) -> bool:
-    """Tell whether the model takes streams only."""
-    return bool(config.get("model_transaction_policy", {}).get("decoupled", False))
-
-
 def instances(config: Config) -> int:
     """Return how many processes a loaded model has."""
     groups = config.get("instance_group", [])

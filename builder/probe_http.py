@@ -9,10 +9,10 @@ import urllib.request
 from typing import Any
 
 from builder.installation import ServerError
-from builder.model_config import Config, blanks, is_decoupled
+from builder.model_config import Config, blanks
 from builder.probe import NoAnswerError
 from builder.tritonserver import read_reason
-from triton_diffusers.contract import INFO, PROBE
+from triton_diffusers.contract import INFO, PROBE, is_decoupled
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """A proxy of the environment is not for the machine's own server."""

@@ -26,11 +26,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.bench_growth import CALLERS, bench_clients, bench_soak  # noqa: E402
-from scripts.bench_load import bench_load, bench_unload  # noqa: E402
-from scripts.bench_overhead import bench_overhead  # noqa: E402
-from scripts.bench_startup import bench_startup  # noqa: E402
-from scripts.bench_throughput import bench_throughput  # noqa: E402
+from scripts.bench_growth import CALLERS, bench_clients, bench_soak
+from scripts.bench_load import bench_load, bench_unload
+from scripts.bench_overhead import bench_overhead
+from scripts.bench_startup import bench_startup
+from scripts.bench_throughput import bench_throughput
 
 
 def main() -> int:

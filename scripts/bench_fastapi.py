@@ -12,8 +12,8 @@ from pydantic import BaseModel
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.bench_plain import Plain, png  # noqa: E402
-from scripts.bench_work import Request  # noqa: E402
+from scripts.bench_plain import Plain, png
+from scripts.bench_work import Request
 
 app = FastAPI()
 lock = threading.Lock()

@@ -15,9 +15,9 @@ from fastapi import Response
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.bench_entries import BATCH  # noqa: E402
-from scripts.bench_plain import Plain, png  # noqa: E402
-from scripts.bench_work import Request  # noqa: E402
+from scripts.bench_entries import BATCH
+from scripts.bench_plain import Plain, png
+from scripts.bench_work import Request
 
 
 class Api(litserve.LitAPI):

@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.bench_report import verdict  # noqa: E402
+from scripts.bench_report import verdict
 
 MIB, GIB = 2**20, 2**30
 SHARD = "500MB"

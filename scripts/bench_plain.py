@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.bench_work import DEFAULTS, DEMO, Request, Work  # noqa: E402
+from scripts.bench_work import DEFAULTS, DEMO, Request, Work
 
 
 class Plain:

@@ -5,8 +5,10 @@ The inputs that a pipeline accepts are derived from its `__call__` by signature.
 of parameter looks on the wire, and what every entry has besides, stands here.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class Kind(Enum):
@@ -127,6 +129,12 @@ QUEUE_PRIORITY = "queue_priority"
 """Request parameter: which waiting request runs first. Triton keeps `priority` to itself."""
 PROBE = "probe"
 """Request parameter: true asks only how the model is; answered at once, as `info`."""
+
+
+def is_decoupled(model_config: Mapping[str, Any]) -> bool:
+    """Tell whether an entry's configuration, as JSON of Triton's, makes it answer streams only."""
+    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
+
 
 RESERVED = {
     "generator": "send 'seed' instead",

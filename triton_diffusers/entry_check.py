@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from triton_diffusers.call_kwargs import refuse_reserved
 from triton_diffusers.config import ServeConfig
+from triton_diffusers.contract import is_decoupled
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.signature import entry_inputs, entry_outputs, read_signature
 
@@ -28,7 +29,7 @@ def check_entry(
     from triton_diffusers.pipeline_classes import import_diffusers
 
     signature = read_signature(pipeline_class)
-    decoupled = _is_decoupled(model_config)
+    decoupled = is_decoupled(model_config)
     problems = []
     if batch := int(model_config.get("max_batch_size", 0)):
         problems.append(f"max_batch_size is {batch}, it must be 0")
@@ -56,10 +57,6 @@ def check_entry(
     return [
         f"the entry does not fit {pipeline_class.__name__} ({where}): {'; '.join(problems)}; {fix}"
     ]
-
-
-def _is_decoupled(model_config: Mapping[str, Any]) -> bool:
-    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
 
 
 def _difference(block: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
@@ -104,7 +101,7 @@ def load_entry(
     elif (threads := _shared_threads(config, model_config)) is not None:
         log(f"{threads} torch threads: the CPU's cores are shared by the model's instances")
         config = replace(config, cpu_threads=threads)
-    return load_pipeline(config, entry, device, log, _is_decoupled(model_config))
+    return load_pipeline(config, entry, device, log, is_decoupled(model_config))
 
 
 def _shared_threads(config: ServeConfig, model_config: Mapping[str, Any]) -> int | None:
