@@ -183,7 +183,7 @@ class ServeConfig:
     request_batching: bool = _option(
         "Run requests that differ only in texts and seeds as one call; rounding may differ.",
         False,
-        fails="with step_batching: refused; a pipeline that cannot: requests run one by one",
+        fails="with step_batching, or no prompt: refused; kinds that disagree run one by one",
     )
     step_batching: bool = _option(
         "Run calls side by side and let their steps share forwards; rounding may differ.",

@@ -41,8 +41,8 @@ from triton_diffusers.previews import Previews
 from triton_diffusers.progress import Processors, read_processors
 from triton_diffusers.quantization import Quantization, plan_quantization, verify_quantization
 from triton_diffusers.schedulers import replace_scheduler
+from triton_diffusers.side_by_side import why_not
 from triton_diffusers.signature import Signature, read_signature
-from triton_diffusers.step_batching import why_not
 from triton_diffusers.warmup import first_arguments, warm_up
 from triton_diffusers.weight_loading import fetch, load_watched
 
@@ -79,8 +79,8 @@ def load_pipeline(
     """Load the pipeline of an entry and change it as its options say.
 
     device: the instance's. log: gets progress, a line at a time. streams: whether previews may be
-    asked for. Raises ConfigError, in one line,
-    for what the operator set and for what does not load.
+    asked for. Raises ConfigError, in one line, for what the operator set and for what does not
+    load.
     """
     diffusers = import_diffusers()
     import torch

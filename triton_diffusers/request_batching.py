@@ -21,6 +21,7 @@ from triton_diffusers.counts import PER_PROMPT
 from triton_diffusers.errors import CancelledError, OutOfMemoryError, one_line
 from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.progress import OnStep
+from triton_diffusers.record import whole_numbers
 from triton_diffusers.runner import Computed, compute
 
 TOLERANCE = 0.01
@@ -244,14 +245,20 @@ def _count(tokenizer: Any, text: str) -> int:
 
 def _sizes(call: Call) -> tuple[int, ...]:
     """Return the whole numbers of a call: sizes, frames, steps."""
-    return tuple(v for v in call.kwargs.values() if isinstance(v, int))
+    return tuple(whole_numbers(call.kwargs).values())
 
 
 def _told(error: Exception, calls: Sequence[Call]) -> str:
     """Word why calls are not joined: everybody reads it in `info`, so without a caller's text."""
-    text = one_line(error)[:200]
-    said = [v for call in calls for v in call.kwargs.values() if isinstance(v, str) and v]
-    return type(error).__name__ if any(value in text for value in said) else text
+    text = one_line(error)
+    said = {_letters(v) for call in calls for v in call.kwargs.values() if isinstance(v, str)}
+    quotes = any(value and value in _letters(text) for value in said)
+    return type(error).__name__ if quotes else text[:200]
+
+
+def _letters(text: str) -> str:
+    """Return letters and digits: what quoting leaves as it is."""
+    return "".join(filter(str.isalnum, text))
 
 
 def _join(calls: Sequence[Call]) -> Call:

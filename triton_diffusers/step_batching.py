@@ -9,7 +9,6 @@ Joining is verified: the first joined forward of every shape is compared with th
 whose results are what the callers then get. Where they disagree that shape is not joined again.
 """
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,13 +19,12 @@ from greenlet import getcurrent, greenlet
 from triton_diffusers.denoisers import denoisers, text_encoders
 from triton_diffusers.errors import one_line
 from triton_diffusers.joining import Call, NotJoinableError, join, read_call, split
+from triton_diffusers.stand_ins import Shared, SharedDecoder, is_cast_to_decode, pipelines_inside
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
 """Largest relative L2 difference between a joined forward and the separate ones."""
 HALF_TOLERANCE = 2e-2
 """The same for bfloat16 and float16."""
-SMALL_LATENTS = 2**16
-"""Numbers in the latents of a picture of 512 pixels a side (16 channels)."""
 MOST_SHAPES = 1000
 """Shapes that are remembered; then all are forgotten, and verified anew."""
 MOST_REFUSED = 20
@@ -64,12 +62,12 @@ class Lane:
         """
         for name, module in (denoisers(pipeline) | text_encoders(pipeline)).items():
             if "." not in name:  # several controlnets are called by what holds them
-                vars(pipeline)[name] = _Shared(module, self)
+                vars(pipeline)[name] = Shared(module, self)
         vae = getattr(pipeline, "vae", None)
-        if hasattr(vae, "decode") and not _is_cast_to_decode(vae):
-            vars(pipeline)["vae"] = _SharedDecoder(vae, self)
-        for part in [v for v in vars(pipeline).values() if hasattr(v, "progress_bar")]:
-            self.enter(part)  # a pipeline inside the pipeline
+        if hasattr(vae, "decode") and not is_cast_to_decode(vae):
+            vars(pipeline)["vae"] = SharedDecoder(vae, self)
+        for part in pipelines_inside(pipeline):
+            self.enter(part)
 
     def call(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a denoiser with others' calls; other lanes run meanwhile."""
@@ -254,55 +252,6 @@ class StepBatcher:
         text = f"{name}: {len(group)} calls are not joined: {reason}"
         self.refused[MOST_REFUSED - 1 :] = [text]
         self._log(f"step_batching: {text}")
-
-
-class _Shared:
-    """Stands for a module in a lane's pipeline: everything is the module's but its call."""
-
-    def __init__(self, module: Any, lane: Lane) -> None:
-        self.__dict__.update(_module=module, _lane=lane)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._lane.call(self._module, args, kwargs)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # isinstance() sees the module's class
-        return type(self.__dict__["_module"])
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_module"], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.__dict__["_module"], name, value)
-
-
-class _SharedDecoder(_Shared):
-    """Stands for a vae in a lane's pipeline, whose small decodes are joined.
-
-    Large ones gain nothing by that and need the memory of several at once.
-    """
-
-    def decode(self, z: Any, *args: Any, **kwargs: Any) -> Any:
-        module, lane = self.__dict__["_module"], self.__dict__["_lane"]
-        if z.numel() > SMALL_LATENTS * len(z):
-            return module.decode(z, *args, **kwargs)
-        return lane.call(lane.method(module, "decode"), (z, *args), kwargs)
-
-
-def why_not(pipeline: Any) -> str | None:
-    """Return why calls of a pipeline must not run side by side, or None."""
-    source = inspect.getsource(type(pipeline))
-    if any(words in source for words in ("set_attn_processor", "attn_processors", "enable_fuser")):
-        return "its call changes the attention layers of the denoiser that all calls share"
-    if not any("." not in name for name in denoisers(pipeline)):
-        return "it has no denoiser"
-    return None
-
-
-def _is_cast_to_decode(vae: Any) -> bool:
-    """Tell whether pipelines change the type of a vae around its decode: no other may run then."""
-    upcast = getattr(getattr(vae, "config", None), "force_upcast", False)
-    return bool(upcast) and str(vae.dtype) != "torch.float32"
 
 
 def _run_alone(waiting: _Waiting) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tiny import TINY, save
+from tests.pipeline.loaded import call_inputs, load_tiny
 from triton_diffusers.call import Call, read_call
-from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import CancelledError, ConfigError, OutOfMemoryError
-from triton_diffusers.loading import LoadedPipeline, load_pipeline
+from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.request_batching import RequestBatcher, _difference
 from triton_diffusers.runner import Computed, compute
 
@@ -29,6 +28,8 @@ REFUSED = {
     "qwen-image-edit-plus": "only supports batch_size=1",
 }
 PROMPTS = ("a red fox in the snow", "a blue whale", "an old house by the sea at night in winter")
+LONG = "antidisestablishmentarianism extraordinarily"
+"""Two words of many tokens."""
 ORDERS = ((0, 1, 2), (5, 3, 4), (2, 0, 1))
 
 
@@ -41,14 +42,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
-def _load(models: Path, name: str) -> LoadedPipeline:
-    path = models / name if (models / name).exists() else save(name, models)
-    return load_pipeline(ServeConfig(model=str(path)), models, "cpu")
-
-
 def _call(loaded: LoadedPipeline, name: str, number: int, **more: Any) -> Call:
     """Call `number`: its own prompt and seed."""
-    inputs = {n: v for n, v in TINY[name].inputs().items() if not isinstance(v, np.ndarray)}
+    inputs = call_inputs(name)
     call = read_call({"seed": np.array([number]), "prompt": np.array([b"-"], object)}, loaded)
     call.kwargs |= inputs | {"prompt": PROMPTS[number % 3]} | more
     return call
@@ -56,7 +52,7 @@ def _call(loaded: LoadedPipeline, name: str, number: int, **more: Any) -> Call:
 
 @pytest.mark.parametrize("name", JOINED)
 def test_each_gets_what_it_would_get_alone(models: Path, name: str) -> None:
-    loaded, told = _load(models, name), []
+    loaded, told = load_tiny(models, name), []
     batcher = RequestBatcher(loaded, 8, told.append)
     for order in ORDERS:  # the first round verifies, the others join
         calls = [_call(loaded, name, number) for number in order]
@@ -72,7 +68,7 @@ def test_each_gets_what_it_would_get_alone(models: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_kind_that_disagrees_runs_one_by_one(models: Path, name: str) -> None:
-    loaded, told = _load(models, name), []
+    loaded, told = load_tiny(models, name), []
     batcher = RequestBatcher(loaded, 8, told.append)
     for order in ORDERS:
         calls = [_call(loaded, name, number) for number in order]
@@ -86,9 +82,9 @@ def test_a_kind_that_disagrees_runs_one_by_one(models: Path, name: str) -> None:
 
 def test_texts_of_as_many_words_may_be_of_different_length(models: Path) -> None:
     """CogView4 pads to the longest prompt and sees it: tokens decide, not words."""
-    loaded = _load(models, "cogview4")
+    loaded = load_tiny(models, "cogview4")
     batcher = RequestBatcher(loaded, 8)
-    for prompts in (("a cat", "a cow"), ("a cat", "a xylophonists"), ("a dog", "an xylophonist")):
+    for prompts in (("a cat", "a cow"), ("a dog", LONG), ("a pig", LONG)):
         calls = [
             _call(loaded, "cogview4", number, prompt=prompt, negative_prompt="dark")
             for number, prompt in enumerate(prompts)
@@ -99,24 +95,25 @@ def test_texts_of_as_many_words_may_be_of_different_length(models: Path) -> None
 
 
 def test_reasons_quote_no_prompt(models: Path) -> None:
-    loaded, told = _load(models, "flux"), []
+    loaded, told = load_tiny(models, "flux"), []
     batcher = RequestBatcher(loaded, 8, told.append)
     encode = loaded.pipeline.encode_prompt
 
     def failing(prompt: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(prompt, list):
-            raise ValueError(f"no lists: {prompt}")
+            raise ValueError(f"no lists: {prompt}" + " " * 300)
         return encode(prompt, *args, **kwargs)
 
     loaded.pipeline.encode_prompt = failing
-    batcher.run([_call(loaded, "flux", number) for number in range(2)], [_ignore] * 2)
-    assert told
-    assert not any(prompt in line for prompt in PROMPTS for line in told)
+    quoted = ('it\'s a "fox"', "a very long story of " + "a whale and " * 40)
+    calls = [_call(loaded, "flux", n, prompt=prompt) for n, prompt in enumerate(quoted)]
+    batcher.run(calls, [_ignore] * 2)
+    assert told == ["request_batching: such requests run one after the other: ValueError"]
 
 
 def test_comparing_beats(models: Path) -> None:
     """The engine's watchdog must not take a long comparison for a stuck call."""
-    loaded, beats = _load(models, "flux"), []
+    loaded, beats = load_tiny(models, "flux"), []
     batcher = RequestBatcher(loaded, 8)
     calls = [_call(loaded, "flux", number) for number in range(2)]
     batcher.run(calls, [_ignore] * 2, lambda: beats.append(1))
@@ -124,7 +121,7 @@ def test_comparing_beats(models: Path) -> None:
 
 
 def test_only_texts_and_seeds_may_differ(models: Path) -> None:
-    loaded = _load(models, "stable-diffusion")
+    loaded = load_tiny(models, "stable-diffusion")
     batcher = RequestBatcher(loaded, 8)
     base = _call(loaded, "stable-diffusion", 0, negative_prompt="blurry")
     for more, joins in (
@@ -144,7 +141,7 @@ def test_only_texts_and_seeds_may_differ(models: Path) -> None:
 
 def _batch(models: Path) -> tuple[LoadedPipeline, RequestBatcher, list[Call], list[str]]:
     """A batcher that has verified what three calls need."""
-    loaded, told = _load(models, "flux"), []
+    loaded, told = load_tiny(models, "flux"), []
     batcher = RequestBatcher(loaded, 8, told.append)
     calls = [_call(loaded, "flux", number) for number in range(3)]
     batcher.run(calls, [_ignore] * 3)
@@ -228,7 +225,7 @@ def test_out_of_memory_tells_what_was_asked_for_and_frees_it(models: Path) -> No
 
     import torch
 
-    loaded = _load(models, "flux")
+    loaded = load_tiny(models, "flux")
     module, held = loaded.pipeline.transformer, []
     original = module.forward
 
@@ -247,10 +244,33 @@ def test_out_of_memory_tells_what_was_asked_for_and_frees_it(models: Path) -> No
     assert isinstance(compute(call, loaded, _ignore), Computed)
 
 
+def test_what_a_failed_call_held_is_free_at_once(models: Path) -> None:
+    import gc
+    import weakref
+
+    loaded, held = load_tiny(models, "flux"), []
+    module = loaded.pipeline.transformer
+
+    def note(module: Any, arguments: Any, output: Any) -> None:
+        held.append(weakref.ref(output[0]))  # the pipeline's own until its next step
+
+    def cancel(done: int, total: int) -> None:
+        raise CancelledError("gone")
+
+    hook = module.register_forward_hook(note)
+    gc.disable()  # at once, not when Python looks for cycles
+    try:
+        with pytest.raises(CancelledError):
+            compute(_call(loaded, "flux", 0), loaded, cancel)
+        assert [reference() for reference in held] == [None]
+    finally:
+        gc.enable()
+        hook.remove()
+
+
 def test_a_pipeline_without_prompts_is_refused(models: Path) -> None:
-    path = save("ddpm", models)
     with pytest.raises(ConfigError, match=r"'request_batching' cannot be used with DDPMPipeline"):
-        load_pipeline(ServeConfig(model=str(path), request_batching=True), models, "cpu")
+        load_tiny(models, "ddpm", request_batching=True)
 
 
 @pytest.mark.parametrize(
@@ -264,6 +284,5 @@ def test_a_pipeline_without_prompts_is_refused(models: Path) -> None:
 def test_settings_without_effect_are_refused(
     models: Path, options: dict[str, Any], words: str
 ) -> None:
-    path = models / "flux" if (models / "flux").exists() else save("flux", models)
     with pytest.raises(ConfigError, match=words):
-        load_pipeline(ServeConfig(model=str(path), **options), models, "cpu")
+        load_tiny(models, "flux", **options)

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tiny import TINY, save
+from tests.pipeline.loaded import call_inputs, load_tiny
+from tests.tiny import TINY
 from triton_diffusers.call import read_call
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.denoisers import text_encoders
 from triton_diffusers.errors import CancelledError, ConfigError
-from triton_diffusers.loading import LoadedPipeline, load_pipeline
+from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.notices import collected
 from triton_diffusers.runner import run_call
+from triton_diffusers.side_by_side import why_not
 from triton_diffusers.step_batching import Lane, StepBatcher
 
 CALLS = 4
@@ -31,11 +33,6 @@ KINDS = (
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
-
-
-def _load(models: Path, name: str) -> LoadedPipeline:
-    path = models / name if (models / name).exists() else save(name, models)
-    return load_pipeline(ServeConfig(model=str(path)), models, "cpu")
 
 
 def _run(
@@ -90,10 +87,7 @@ def batcher() -> StepBatcher:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_each_gets_what_it_would_get_alone(models: Path, name: str, batcher: StepBatcher) -> None:
-    inputs = TINY[name].inputs()
-    if name == "stable-audio":
-        inputs = {n: v for n, v in inputs.items() if not isinstance(v, np.ndarray)}
-    loaded = _load(models, name)
+    inputs, loaded = call_inputs(name), load_tiny(models, name)
     alone = [_run(loaded, inputs, n) for n in range(CALLS)]
     for _ in range(2):  # the first round verifies the shapes, the second joins them
         for wanted, found in zip(alone, _side_by_side(loaded, inputs, batcher), strict=True):
@@ -106,7 +100,7 @@ def test_each_gets_what_it_would_get_alone(models: Path, name: str, batcher: Ste
 
 
 def test_a_cancelled_call_leaves_the_others_alone(models: Path, batcher: StepBatcher) -> None:
-    loaded = _load(models, "flux")
+    loaded = load_tiny(models, "flux")
     inputs = TINY["flux"].inputs()
     alone = _run(loaded, inputs, 0)
     results: list[Any] = []
@@ -121,7 +115,7 @@ def test_a_cancelled_call_leaves_the_others_alone(models: Path, batcher: StepBat
 
 
 def test_a_failing_denoiser_fails_its_call_alone(models: Path, batcher: StepBatcher) -> None:
-    loaded = _load(models, "flux")
+    loaded = load_tiny(models, "flux")
     inputs = TINY["flux"].inputs()
     module = loaded.pipeline.transformer
     alone = _run(loaded, inputs, 1)
@@ -143,7 +137,7 @@ def test_a_failing_denoiser_fails_its_call_alone(models: Path, batcher: StepBatc
 
 def test_a_shape_that_disagrees_is_not_joined(models: Path, batcher: StepBatcher) -> None:
     """A model whose samples see each other: joined forwards would be wrong."""
-    loaded = _load(models, "flux")
+    loaded = load_tiny(models, "flux")
     inputs = TINY["flux"].inputs()
     module = loaded.pipeline.transformer
     original = module.forward
@@ -210,7 +204,7 @@ def test_what_has_no_tensor_in_front_runs_alone(batcher: StepBatcher) -> None:
 
 
 def test_a_lane_joins_while_others_run(models: Path, batcher: StepBatcher) -> None:
-    loaded, inputs = _load(models, "flux"), TINY["flux"].inputs() | {"num_inference_steps": 4}
+    loaded, inputs = load_tiny(models, "flux"), TINY["flux"].inputs() | {"num_inference_steps": 4}
     alone = [_run(loaded, inputs, n) for n in range(3)]
     for _ in range(2):  # the first round verifies
         results: dict[int, Any] = {}
@@ -276,7 +270,69 @@ def test_warnings_stay_a_lanes_own(batcher: StepBatcher) -> None:
         assert notes[number] == [f"lane {number} step {step}" for step in range(3)]
 
 
-def test_a_call_that_changes_the_denoiser_is_refused(models: Path) -> None:
-    path = save("stable-diffusion-pag", models)
+@pytest.mark.parametrize("name", ["stable-diffusion-pag", "stable-diffusion-gligen"])
+def test_a_call_that_changes_the_denoiser_is_refused(models: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"'step_batching' cannot be used .*attention layers"):
-        load_pipeline(ServeConfig(model=str(path), step_batching=True), models, "cpu")
+        load_tiny(models, name, step_batching=True)
+
+
+def test_what_a_pipeline_of_ones_own_inherits_counts(models: Path) -> None:
+    from diffusers import StableDiffusionPAGPipeline
+
+    class Own(StableDiffusionPAGPipeline):  # type: ignore[misc]
+        pass
+
+    pipeline = load_tiny(models, "stable-diffusion-pag").pipeline
+    pipeline.__class__ = Own
+    assert "attention layers" in str(why_not(pipeline))
+    # without a file nothing can be told of what a call does
+    unreadable: dict[str, Any] = {}
+    exec("def __call__(self): pass", unreadable)
+    pipeline.__class__ = type("Made", (Own,), {"__call__": unreadable["__call__"]})
+    assert "cannot be read" in str(why_not(pipeline))
+
+
+def test_a_vae_that_is_cast_to_decode_is_not_shared(models: Path, batcher: StepBatcher) -> None:
+    """SDXL in float16 casts the vae that all lanes have, decodes, and casts it back."""
+    loaded = load_tiny(models, "sdxl", dtype="float16")
+    inputs = call_inputs("sdxl")
+    loaded.pipeline.vae.register_to_config(force_upcast=True)
+    decoder, types = loaded.pipeline.vae.decoder, []
+    decoder.register_forward_pre_hook(lambda module, arguments: types.append(arguments[0].dtype))
+    results: list[Any] = []
+    for _ in range(CALLS):  # of as many steps: they come to their decodes together
+        batcher.start(lambda lane: _run(loaded, inputs, 0, lane), results.append)
+    finish(batcher)
+    assert all(isinstance(result, np.ndarray) for result in results), results
+    assert len(types) == CALLS
+    assert {str(dtype) for dtype in types} == {"torch.float32"}
+
+
+def test_text_encoders_with_adapters_are_not_shared(models: Path) -> None:
+    loaded = load_tiny(models, "stable-diffusion")
+    assert set(text_encoders(loaded.pipeline)) == {"text_encoder"}
+    loaded.pipeline.text_encoder.peft_config = {"adapter": object()}
+    assert text_encoders(loaded.pipeline) == {}
+
+
+def test_a_joined_forward_that_fails_is_not_tried_again(models: Path, batcher: StepBatcher) -> None:
+    loaded, inputs = load_tiny(models, "flux"), TINY["flux"].inputs()
+    _side_by_side(loaded, inputs, batcher)  # verified
+    module, tried = loaded.pipeline.transformer, []
+    original = module.forward
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        if len(kwargs["hidden_states"]) > 1:
+            tried.append(1)
+            raise RuntimeError("too large")
+        return original(*args, **kwargs)
+
+    module.forward = failing
+    try:
+        for _ in range(3):
+            results = _side_by_side(loaded, inputs, batcher)
+            assert all(isinstance(result, np.ndarray) for result in results)
+    finally:
+        module.forward = original
+    assert len(tried) == len(batcher.refused)
+    assert "too large" in batcher.refused[0]

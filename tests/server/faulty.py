@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from diffusers import StableDiffusionPipeline
 
-HELD: list[Any] = []
-
 
 class FaultyPipeline(StableDiffusionPipeline):  # type: ignore[misc]
     """Fails as the prompt says."""

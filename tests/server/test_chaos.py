@@ -38,7 +38,7 @@ STEPS = (1, 2, 3, 5)
 KINDS = {"good": 10, "bad": 2, "too much": 2, "cancel": 3, "disconnect": 2, "hang up": 1, "late": 2}
 """What a caller does -> how often."""
 LOGGED = re.compile(r'\] (?P<text>"(?:[^"\\]|\\.)*")$')
-GONE = re.compile(r"not ready|unknown model|being unloaded|not found|no versions|unavailable", re.I)
+GONE = re.compile(r"not ready|unknown model|being unloaded|not found|no versions", re.I)
 """How requests are refused while their model is unloaded or loads."""
 
 

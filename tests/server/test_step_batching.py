@@ -19,6 +19,11 @@ CALL = (
     '{"height": 64, "width": 64, "num_inference_steps": 8, "max_sequence_length": 32,'
     ' "negative_prompt": "", "true_cfg_scale": 2.0}'
 )
+ENTRIES = {
+    "alone": (),
+    "joined": ("--step-batching", "--max-in-flight", "6"),
+    "together": ("--request-batching", "--max-batch", "6"),
+}
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
@@ -26,10 +31,10 @@ DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("step-batching")
     repository = folder / "repository"
-    for name, options in (("alone", ()), ("joined", ("--step-batching", "--max-in-flight", "6"))):
+    for name, options in ENTRIES.items():
         add_entry(repository, name, DEMO, "--diffusers-call-kwargs", CALL, *options)
     with start_server(repository, log=folder / "server.log") as running:
-        load_all(running, ["alone", "joined"])
+        load_all(running, list(ENTRIES))
         yield running
 
 
@@ -56,6 +61,19 @@ def test_many_callers_get_what_each_would_get_alone(server: Server, protocol: st
     for number, images in enumerate(found):
         alone = _draw(server, "alone", number, num_inference_steps=steps[number])
         assert np.abs(images.astype(int) - alone.arrays["images"]).max() <= 1
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_requests_that_are_one_call_get_what_each_would_get_alone(
+    server: Server, protocol: str
+) -> None:
+    with ThreadPoolExecutor(9) as pool:
+        found = list(pool.map(lambda n: _draw(server, "together", n, protocol), range(27)))
+    assert max(result.info["batch"] for result in found) > 1
+    assert found[-1].info["request_batching"]["not_joined"] == []
+    for number, result in enumerate(found):
+        alone = _draw(server, "alone", number).arrays["images"]
+        assert np.abs(result.arrays["images"].astype(int) - alone).max() <= 1
 
 
 def test_one_bad_request_does_not_touch_the_others(server: Server) -> None:
