@@ -74,8 +74,10 @@ def read_call(inputs: Mapping[str, Array], loaded: LoadedPipeline) -> Call:
 def refuse_parameters(parameters: Mapping[str, Any], signature: Signature) -> None:
     """Raise RequestError for a request parameter that is not ours: arguments travel as inputs."""
     for name in parameters:
-        if name in (QUEUE_PRIORITY, PROBE):
+        if name == QUEUE_PRIORITY or (name == PROBE and isinstance(parameters[name], bool)):
             continue
+        if name == PROBE:
+            raise RequestError(f"request parameter '{name}': {parameters[name]!r}; send true")
         hint = _elsewhere(name)
         if hint:
             raise RequestError(f"request parameter '{name}': {hint}")

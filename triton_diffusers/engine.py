@@ -9,17 +9,18 @@ import itertools
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from triton_diffusers.errors import BusyError, StuckError
+from triton_diffusers.errors import BusyError, StuckError, one_line
+from triton_diffusers.jobs import Job, Running, ask, fail, is_wanted, joins
 
 WATCH_S = 0.05
 """How often it is asked whether the callers of running jobs are still there."""
-EVERY_FOURTH = 4
-"""Looks after which those of waiting jobs are asked for too."""
+LOOKS_AT_WAITING = 4
+"""After so many looks those of waiting jobs are asked for too."""
 READERS = 2
 ANSWERERS = 2
 MOST_UNANSWERED = 8
@@ -28,73 +29,11 @@ GATHER = 0.1
 """How long a batch waits for more jobs, as a share of the time that the last run took."""
 LONGEST_GATHER_S = 0.05
 
-
 _log = logging.getLogger(__name__).error
 
 
-class Job(Protocol):
-    """One request, from acceptance to its one answer."""
-
-    priority: int
-    """Lower ones run first; equal ones in the order in which they came."""
-    reads_files: bool
-    """Whether reading takes so long that a thread has to do it."""
-
-    def check(self) -> None:
-        """Raise CancelledError when the caller is known to be away or the time is over."""
-
-    def ask(self) -> None:
-        """Find out whether the caller went away; asked again and again, in a thread."""
-
-    def read(self) -> None:
-        """Decode the request. What it raises is answered."""
-
-    def joins(self, other: Any) -> bool:
-        """Tell whether both may run as one; asked only where batches may be larger than one."""
-
-    def answer(self, result: Any) -> None:
-        """Encode the result and send it. Called once, unless `fail` was."""
-
-    def fail(self, error: BaseException) -> None:
-        """Send an error; does nothing after an answer."""
-
-
-Beat = Callable[[], None]
-
-
-@dataclass(eq=False)
-class Running:
-    """Jobs that run as one."""
-
-    jobs: Sequence[Job]
-    since: float = field(default_factory=time.monotonic)
-    beaten_at: float = field(default_factory=time.monotonic)
-
-    def beat(self) -> None:
-        """Tell that a step was made."""
-        self.beaten_at = time.monotonic()
-
-
-Run = Callable[[Sequence[Any], Beat], Sequence[Any]]
-"""(jobs that run as one, what to call at each step) -> a result or an exception for each."""
 Work = Callable[["Engine"], None]
 """What the worker does: `take` jobs and `give` their results until there are none to come."""
-
-
-def one_run_at_a_time(run: Run) -> Work:
-    """Return a worker's loop that makes one run after the other."""
-
-    def work(engine: "Engine") -> None:
-        while (running := engine.take()) is not None:
-            results: Sequence[Any]
-            try:
-                results = run(running.jobs, running.beat)
-            except BaseException as error:
-                results = [error] * len(running.jobs)
-            engine.give(running, results)
-            del running, results  # what a finished request held is not kept until the next comes
-
-    return work
 
 
 class Engine:
@@ -113,8 +52,8 @@ class Engine:
 
         work: the loop of the only thread that touches the pipeline, which is not made for several.
         max_batch: most jobs of one run. max_in_flight: most jobs that it takes before it gives.
-        stuck_after_s: a run without a step for so long is stuck:
-        its jobs and those that wait are answered with an error, and new ones are refused.
+        stuck_after_s: a run without a step for so long is stuck: its jobs and those that wait are
+        answered with an error, and new ones are refused.
         """
         self._max_queue = max_queue
         self._max_batch = max_batch
@@ -127,12 +66,15 @@ class Engine:
         self._reading: dict[tuple[int, int], Job] = {}
         self._running: list[Running] = []
         self._stuck: list[Running] = []
+        self._ended = ""  # why the worker ended, which it never should
         self._gather = (1, 0.0)  # how many jobs to wait for, and how long
         self._readers = ThreadPoolExecutor(READERS, "read")
         self._answerers = ThreadPoolExecutor(ANSWERERS, "answer")
         self._unanswered = threading.Semaphore(MOST_UNANSWERED * max(max_in_flight, max_batch))
         self._finished = threading.Event()
-        self._worker = threading.Thread(target=work, args=(self,), name="pipeline", daemon=True)
+        self._worker = threading.Thread(
+            target=self._work, args=(work,), name="pipeline", daemon=True
+        )
         self._watcher = threading.Thread(target=self._watch, name="queue", daemon=True)
         for thread in (self._worker, self._watcher):
             thread.start()
@@ -147,7 +89,8 @@ class Engine:
         with self._changed:
             now = time.monotonic()
             beaten = [running.beaten_at for running in self._running]
-            status = "stuck" if self._stuck else "unloading" if self._closed else "ready"
+            is_stuck = self._stuck or self._ended
+            status = "stuck" if is_stuck else "unloading" if self._closed else "ready"
             return {
                 "status": status,
                 "waiting": self.waiting,
@@ -160,7 +103,7 @@ class Engine:
         with self._changed:
             if self._closed:
                 raise BusyError("the model is being unloaded; send the request again later")
-            if self._stuck:
+            if self._stuck or self._ended:
                 raise StuckError(self._told_stuck())
             if self.waiting >= self._max_queue:
                 raise BusyError(
@@ -201,7 +144,21 @@ class Engine:
                 self._waiting[place] = job
             self._changed.notify_all()
         if failure is not None and is_wanted:
-            _fail(job, failure)
+            fail(job, failure)
+
+    def _work(self, work: Work) -> None:
+        try:
+            work(self)
+        except BaseException as error:  # a fault of ours: nobody shall wait for its worker
+            self._log("".join(traceback.format_exception(error)))
+            with self._changed:
+                self._ended = one_line(error)
+                jobs = [job for running in self._running for job in running.jobs]
+                places = [*self._waiting, *self._reading]
+            for job in jobs:
+                fail(job, StuckError(self._told_stuck()))
+            for place in places:
+                self._withdraw(place, StuckError(self._told_stuck()))
 
     def take(self, within_s: float | None = None) -> Running | None:
         """Return the jobs to run next; None when none come within a time, or none will come."""
@@ -210,7 +167,7 @@ class Engine:
             jobs = self._next(end)
             if jobs is None:
                 return None
-            wanted = [job for job in jobs if _is_wanted(job)]
+            wanted = [job for job in jobs if is_wanted(job)]
             if wanted:
                 running = Running(wanted)
                 with self._changed:
@@ -268,17 +225,17 @@ class Engine:
             return [min(self._waiting)]
         first, *others = sorted(self._waiting)
         job = self._waiting[first]
-        alike = [place for place in others if _joins(job, self._waiting[place])]
+        alike = [place for place in others if joins(job, self._waiting[place])]
         return [first, *alike[: self._max_batch - 1]]
 
     def _answer(self, job: Job, result: Any) -> None:
         try:
             if isinstance(result, BaseException):
-                _fail(job, result)
+                fail(job, result)
             else:
                 job.answer(result)
         except BaseException as error:
-            _fail(job, error)
+            fail(job, error)
         finally:
             self._unanswered.release()
 
@@ -287,14 +244,13 @@ class Engine:
             if self._finished.wait(WATCH_S):
                 return
             with self._changed:
-                waiting = list((self._waiting | self._reading).items())
-                if look % EVERY_FOURTH:
-                    waiting = []
+                is_due = look % LOOKS_AT_WAITING == 0
+                waiting = [*self._waiting.items(), *self._reading.items()] if is_due else []
                 running = [job for running in self._running for job in running.jobs]
             for job in running:
-                _ask(job)
+                ask(job)
             for place, job in waiting:
-                _ask(job)
+                ask(job)
                 try:
                     job.check()
                 except Exception as error:
@@ -308,7 +264,7 @@ class Engine:
             job = self._waiting.pop(place, None) or self._reading.pop(place, None)
             self._changed.notify_all()
         if job is not None:
-            _fail(job, error)
+            fail(job, error)
 
     def _look_for_stuck(self, after_s: float) -> None:
         with self._changed:
@@ -324,44 +280,14 @@ class Engine:
             self._log(str(error))
         for running in new:
             for job in running.jobs:
-                _fail(job, error)
+                fail(job, error)
         for place in waiting:
             self._withdraw(place, error)
 
     def _told_stuck(self) -> str:
+        if self._ended:
+            return f"the worker ended by itself: {self._ended}; load the model again"
         return (
             f"a call has made no step for {self._stuck_after_s:g} s (stuck_after_s of the entry) "
             "and cannot be stopped; load the model again"
         )
-
-
-def _joins(job: Job, other: Job) -> bool:
-    try:
-        return job.joins(other)
-    except Exception:  # the worker lives on
-        logging.getLogger(__name__).exception("two requests could not be compared")
-        return False
-
-
-def _ask(job: Job) -> None:
-    try:
-        job.ask()
-    except Exception:  # the watcher lives on
-        logging.getLogger(__name__).exception("a caller could not be asked for")
-
-
-def _is_wanted(job: Job) -> bool:
-    try:
-        job.check()
-    except BaseException as error:
-        _fail(job, error)
-        return False
-    return True
-
-
-def _fail(job: Job, error: BaseException) -> None:
-    """Answer with an error; a worker that dies would leave every later caller waiting."""
-    try:
-        job.fail(error)
-    except Exception:
-        logging.getLogger(__name__).exception("no answer could be sent")

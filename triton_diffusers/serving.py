@@ -30,17 +30,10 @@ from triton_diffusers.call import (
     refuse_parameters,
 )
 from triton_diffusers.config import ServeConfig
-from triton_diffusers.contract import INFO, PREVIEW, PROBE, PROGRESS
+from triton_diffusers.contract import INFO, PREVIEW, PROBE, PROGRESS, is_decoupled
 from triton_diffusers.deadline import Deadline
 from triton_diffusers.devices import forget_peak
-from triton_diffusers.engine import (
-    GATHER,
-    LONGEST_GATHER_S,
-    Beat,
-    Engine,
-    Running,
-    one_run_at_a_time,
-)
+from triton_diffusers.engine import Engine
 from triton_diffusers.entry_check import load_entry
 from triton_diffusers.errors import (
     BusyError,
@@ -51,6 +44,8 @@ from triton_diffusers.errors import (
     one_line,
 )
 from triton_diffusers.info import describe_load
+from triton_diffusers.jobs import Beat, Running
+from triton_diffusers.loops import one_run_at_a_time, side_by_side
 from triton_diffusers.metrics import Metrics, State
 from triton_diffusers.previews import preview_files
 from triton_diffusers.progress import OnStep
@@ -83,7 +78,7 @@ class TritonPythonModel:
         _use_utf8()
         model_config = json.loads(args["model_config"])
         self.name = args["model_name"]
-        self.decoupled = model_config.get("model_transaction_policy", {}).get("decoupled", False)
+        self.decoupled = is_decoupled(model_config)
         try:
             self.loaded = load_entry(args, self.log)
         except ConfigError as error:
@@ -145,7 +140,8 @@ class TritonPythonModel:
         work, max_batch, max_in_flight = one_run_at_a_time(self._run_one), 1, 1
         if config.step_batching:
             self._lanes = StepBatcher(config.max_batch, self.log)
-            work, max_in_flight = self._work_in_lanes, config.max_in_flight
+            max_in_flight = config.max_in_flight
+            work = side_by_side(self._lanes, max_in_flight, self._start_lane)
         elif config.request_batching:
             self._batcher = RequestBatcher(self.loaded, config.max_batch, self.log)
             work, max_batch = one_run_at_a_time(self._run_together), config.max_batch
@@ -195,31 +191,6 @@ class TritonPythonModel:
         self.loaded.facts["request_batching"] = self._batcher.facts()
         return results
 
-    def _work_in_lanes(self, engine: Engine) -> None:
-        """Run several requests side by side; new ones join between two forwards.
-
-        Those that come together after a pause start together: they share their first forwards.
-        """
-        assert self._lanes is not None
-        lanes, most = self._lanes, self.loaded.config.max_in_flight
-        together, patience_s = 1, 0.0
-        while (running := engine.take()) is not None:
-            started = time.monotonic()
-            self._start_lane(engine, running)
-            end = started + patience_s
-            while lanes.lanes < together and (
-                running := engine.take(within_s=max(0.0, end - time.monotonic()))
-            ):
-                self._start_lane(engine, running)
-            together = 1
-            while lanes.lanes:
-                while lanes.lanes < most and (running := engine.take(within_s=0)):
-                    self._start_lane(engine, running)
-                together = max(together, lanes.lanes)
-                lanes.advance()
-                engine.beat()  # a step of one: those that wait for their own are not stuck
-            patience_s = min(GATHER * (time.monotonic() - started), LONGEST_GATHER_S)
-
     def _start_lane(self, engine: Engine, running: Running) -> None:
         assert self._lanes is not None
         (job,) = running.jobs
@@ -266,9 +237,9 @@ class _Job:
         self.reads_files = not model.media.isdisjoint(self._inputs)
 
     def check(self) -> None:
-        """Raise CancelledError when the caller went away or the request's time is over."""
+        """Raise CancelledError when the caller went away, or was answered, or the time is over."""
         self._deadline.check()
-        if self._is_left:
+        if self._is_left or self._answered:
             raise CancelledError("the request was cancelled")
 
     def ask(self) -> None:

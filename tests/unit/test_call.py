@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.unit.made_up import ClipPipeline, loaded
-from triton_diffusers.call import Call, read_call, refuse_parameters
+from triton_diffusers.call import Call, read_call, read_priority, refuse_parameters
 from triton_diffusers.config import options
 from triton_diffusers.errors import RequestError
 
@@ -166,5 +166,20 @@ def test_parameters_of_the_pipeline_are_tensors(name: str) -> None:
         refuse_parameters({name: 1}, loaded().signature)
 
 
-def test_no_parameter_is_fine() -> None:
-    refuse_parameters({}, loaded().signature)
+@pytest.mark.parametrize("parameters", [{}, {"queue_priority": 3}, {"probe": True}])
+def test_parameters_that_are_no_arguments_are_fine(parameters: dict[str, Any]) -> None:
+    refuse_parameters(parameters, loaded().signature)
+
+
+@pytest.mark.parametrize("value", [1, "true", None])
+def test_a_probe_is_true_or_nothing(value: Any) -> None:
+    with pytest.raises(RequestError, match=r"request parameter 'probe': .*send true"):
+        refuse_parameters({"probe": value}, loaded().signature)
+
+
+@pytest.mark.parametrize("value", ["first", 1.5, True, None])
+def test_a_priority_is_a_whole_number(value: Any) -> None:
+    assert read_priority({}) == 0
+    assert read_priority({"queue_priority": -2}) == -2
+    with pytest.raises(RequestError, match=r"'queue_priority': .*send a whole number"):
+        read_priority({"queue_priority": value})

@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from triton_diffusers import engine as engine_module
+from triton_diffusers import loops
 from triton_diffusers.deadline import Deadline
-from triton_diffusers.engine import Engine, one_run_at_a_time
+from triton_diffusers.engine import Engine
 from triton_diffusers.errors import BusyError, CancelledError
+from triton_diffusers.jobs import Running
+from triton_diffusers.loops import one_run_at_a_time
 
 WAIT_S = 20
 
@@ -295,6 +299,138 @@ def test_a_worker_may_take_more_before_it_gives() -> None:
     engine.close()
     assert taken == [1, 3]
     assert [job.answers for job in jobs] == [[0], [1], [2]]
+
+
+def test_a_batch_waits_a_moment_for_as_many_as_came_lately(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "GATHER", 1e6)
+    monkeypatch.setattr(engine_module, "LONGEST_GATHER_S", WAIT_S)
+    runs: list[int] = []
+    go, started = threading.Event(), threading.Event()
+
+    def together(jobs: Sequence[RecordingJob], beat: Callable[[], None]) -> list[Any]:
+        runs.append(len(jobs))
+        started.set()
+        assert go.wait(WAIT_S)
+        return [None for _ in jobs]
+
+    engine = Engine(one_run_at_a_time(together), max_queue=99, max_batch=8)
+    engine.submit(RecordingJob(kind="a"))
+    assert started.wait(WAIT_S)
+    first = [RecordingJob(kind="a") for _ in range(2)]
+    for job in first:
+        engine.submit(job)
+    go.set()
+    for job in first:
+        assert job.done.wait(WAIT_S)
+    early, late = RecordingJob(kind="a"), RecordingJob(kind="a")
+    engine.submit(early)
+    assert not early.done.wait(0.2)  # it would run at once, but two came before
+    engine.submit(late)
+    assert early.done.wait(WAIT_S)
+    engine.close()
+    assert runs == [1, 2, 2]
+
+
+def test_those_that_come_together_after_a_pause_start_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loops, "GATHER", 1e6)
+    monkeypatch.setattr(loops, "LONGEST_GATHER_S", WAIT_S)
+
+    class Lanes:
+        """Jobs of one step each, the first of which waits for `least` jobs."""
+
+        def __init__(self) -> None:
+            self.running: list[Running] = []
+            self.joined: list[int] = []
+            self.least = 3
+
+        @property
+        def lanes(self) -> int:
+            return len(self.running)
+
+        def advance(self) -> None:
+            if self.lanes < self.least:
+                time.sleep(0.01)
+                return
+            self.least = 1
+            self.joined.append(self.lanes)
+            while self.running:
+                engine.give(self.running.pop(), [None])
+
+    lanes = Lanes()
+    work = loops.side_by_side(lanes, 4, lambda _, running: lanes.running.append(running))
+    engine = Engine(work, 99, max_in_flight=4)
+    jobs = [RecordingJob() for _ in range(6)]
+    for job in jobs[:3]:
+        engine.submit(job)
+    for job in jobs[:3]:
+        assert job.done.wait(WAIT_S)
+    for job in jobs[3:]:
+        assert not jobs[3].done.wait(0.1)
+        engine.submit(job)
+    for job in jobs:
+        assert job.done.wait(WAIT_S)
+    engine.close()
+    assert lanes.joined == [3, 3]
+
+
+def test_a_worker_that_ends_leaves_nobody_waiting() -> None:
+    told: list[str] = []
+
+    def work(engine: Engine) -> None:
+        assert engine.take() is not None
+        raise ValueError("a fault of ours")
+
+    engine = Engine(work, 9, log=told.append)
+    job = RecordingJob()
+    engine.submit(job)
+    assert job.done.wait(WAIT_S)
+    assert "the worker ended by itself: ValueError: a fault of ours" in str(job.answers[0])
+    assert engine.health()["status"] == "stuck"
+    with pytest.raises(BusyError, match="load the model again"):
+        engine.submit(RecordingJob())
+    engine.close()
+    assert "Traceback" in told[0]
+
+
+def test_what_joining_and_asking_raise_ends_no_thread() -> None:
+    class Broken(RecordingJob):
+        def joins(self, other: RecordingJob) -> bool:
+            raise ValueError("joins")
+
+        def ask(self) -> None:
+            raise ValueError("asks")
+
+    engine = Engine(ONE_BY_ONE, 9, max_batch=4)
+    go, started = threading.Event(), threading.Event()
+    first = Broken(lambda: started.set() or go.wait(WAIT_S))
+    engine.submit(first)
+    assert started.wait(WAIT_S)
+    jobs = [Broken(lambda: "served") for _ in range(2)]
+    for job in jobs:
+        engine.submit(job)
+    time.sleep(0.3)  # the watcher asks meanwhile
+    late = RecordingJob()
+    engine.submit(late)
+    late.cancelled = True
+    assert late.done.wait(WAIT_S)
+    go.set()
+    engine.close()
+    assert [job.answers for job in jobs] == [["served"]] * 2
+    assert [type(answer) for answer in late.answers] == [CancelledError]
+
+
+def test_a_request_that_is_not_read_yet_is_dropped_too(engine: Engine) -> None:
+    go = threading.Event()
+    readers = [RecordingJob(read=lambda: go.wait(WAIT_S), reads_files=True) for _ in range(2)]
+    for job in readers:
+        engine.submit(job)
+    for job in readers:
+        job.cancelled = True
+        assert job.done.wait(WAIT_S)
+    go.set()
+    assert engine.waiting == 0
 
 
 def test_a_stuck_run_is_found_told_and_recovered_from() -> None:
