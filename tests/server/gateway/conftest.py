@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gateway in front of the demo server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from builder.tritonserver import Server
+from tests.server.gateway.serving import serve_gateway
+
+
+@pytest.fixture(scope="session")
+def gateway(demo_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL of a gateway with the settings' defaults."""
+    folder = tmp_path_factory.mktemp("gateway")
+    database = f"sqlite:///{folder / 'jobs.db'}"
+    with serve_gateway(demo_server.grpc_url, database=database, files=str(folder)) as url:
+        yield url

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real gateway: uvicorn in a thread of the test process, on a free port."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from triton_diffusers.gateway import Settings, create_app
+
+START_S = 30.0
+
+
+@contextmanager
+def serve_gateway(*triton: str, **settings: Any) -> Iterator[str]:
+    """Serve the gateway in front of these tritonservers (gRPC addresses); yield its base URL."""
+    app = create_app(Settings(triton=triton, **settings))
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        deadline = time.monotonic() + START_S
+        while not server.started:
+            assert thread.is_alive(), "the gateway did not start"
+            assert time.monotonic() < deadline, "the gateway did not start in time"
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join(15)
+            assert not thread.is_alive(), "the gateway did not stop"

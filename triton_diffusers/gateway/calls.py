@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call of a model on behalf of an HTTP request: it ends when its caller goes away."""
+
+import asyncio
+import re
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from fastapi import Request
+
+from triton_diffusers.client import DiffusersClientError, InvalidRequest, Result
+from triton_diffusers.client.call import Preview, Progress
+from triton_diffusers.gateway.errors import ApiError, from_client, invalid
+from triton_diffusers.gateway.fields import Asked
+from triton_diffusers.gateway.models import Model
+
+T = TypeVar("T")
+
+DIVISIBLE = re.compile(r"divisible by (\d+)")
+
+
+async def generate(
+    model: Model,
+    asked: Asked,
+    timeout_s: float | None,
+    on_progress: Progress | None = None,
+    on_preview: Preview | None = None,
+) -> Result:
+    """Run a call. Raises ApiError for what the server or the connection to it says."""
+    try:
+        return await model.client.generate(
+            timeout_s=timeout_s,
+            shared_memory=False,
+            on_progress=on_progress,
+            on_preview=on_preview,
+            **asked.keywords,
+        )
+    except InvalidRequest as error:
+        raise _with_nearest_size(error, asked) from None
+    except DiffusersClientError as error:
+        raise from_client(error) from None
+
+
+async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Await `work`, and cancel it when the caller of `request` goes away: the model stops.
+
+    The request's body must have been read. Raises ApiError 499, which nobody receives.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ApiError(499, "the caller went away", code="cancelled")
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError, ApiError):
+                await task
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _with_nearest_size(error: InvalidRequest, asked: Asked) -> ApiError:
+    """Add the nearest size that works where a pipeline says what sizes must be divisible by."""
+    found = DIVISIBLE.search(error.message)
+    if found is None or asked.size is None or not int(found[1]):
+        return from_client(error)
+    step = int(found[1])
+    width, height = (max(1, round(pixels / step)) * step for pixels in asked.size)
+    return invalid(f"{error.message} Nearest size: {width}x{height}.", "size")

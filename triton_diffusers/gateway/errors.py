@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the gateway refuses or fails with, as OpenAI's error objects.
+
+400 invalid_request_error   401 authentication_error   404 not_found_error   413 too large
+429 and 503 with Retry-After: busy   499 the caller went away   502 no tritonserver   504 timed out
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from triton_diffusers.client import errors as client_errors
+
+RETRY_AFTER_S = 1
+
+
+class ErrorObject(BaseModel):
+    """OpenAI's error object. param: the field it is about; code: a word for programs."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(BaseModel):
+    """The body of every answer that is no success."""
+
+    error: ErrorObject
+
+
+class ApiError(Exception):
+    """An answer that is no success."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ):
+        super().__init__(message)
+        self.status = status
+        self.error = ErrorObject(message=message, type=TYPES[status], param=param, code=code)
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error as JSON."""
+        return {"error": self.error.model_dump()}
+
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "conflict_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    499: "cancelled_error",
+    500: "server_error",
+    502: "server_error",
+    503: "server_error",
+    504: "timeout_error",
+}
+"""Status -> OpenAI's word for the kind of error."""
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """Return a refusal of the request as sent."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def busy(message: str, status: int = 503) -> ApiError:
+    """Return a refusal that asks to send the same again later."""
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
+    return ApiError(status, message, code="overloaded", headers=headers)
+
+
+def from_client(error: client_errors.DiffusersClientError) -> ApiError:
+    """Return what a failed call of a model means to the caller."""
+    text = error.message
+    match error:
+        case client_errors.InvalidRequest():
+            return invalid(text, _named_input(text))
+        case client_errors.ServerBusy():
+            return busy(text)
+        case client_errors.ModelNotFound():
+            return ApiError(404, text, param="model", code="model_not_found")
+        case client_errors.ServerUnavailable():
+            return ApiError(502, text, code="upstream_unavailable")
+        case client_errors.Cancelled():
+            return ApiError(504, text, code="timeout")
+        case _:
+            return ApiError(500, text, code="pipeline_failed")
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the app with an error object."""
+    app.add_exception_handler(ApiError, _answer(_from_api))
+    app.add_exception_handler(RequestValidationError, _answer(_from_validation))
+    app.add_exception_handler(HTTPException, _answer(_from_http))
+    app.add_exception_handler(client_errors.DiffusersClientError, _answer(from_client))
+    app.add_exception_handler(Exception, _answer(_from_anything))
+
+
+def _answer(convert: Callable[[Any], ApiError]) -> Callable[[Request, Any], Awaitable[Any]]:
+    async def answer(request: Request, error: Any) -> JSONResponse:
+        api = convert(error)
+        return JSONResponse(api.body, api.status, headers=api.headers)
+
+    return answer
+
+
+def _from_api(error: ApiError) -> ApiError:
+    return error
+
+
+def _from_validation(error: RequestValidationError) -> ApiError:
+    """Word the first of pydantic's complaints."""
+    first = error.errors()[0]
+    where = [str(part) for part in first["loc"] if part != "body"]
+    param = ".".join(where) or None
+    if first["type"] == "json_invalid":
+        return invalid(f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+    message = first["msg"].removeprefix("Value error, ")
+    return invalid(f"{param}: {message}" if param else message, param)
+
+
+def _from_http(error: HTTPException) -> ApiError:
+    status = error.status_code if error.status_code in TYPES else 400
+    return ApiError(status, str(error.detail), headers=error.headers)
+
+
+def _from_anything(error: Exception) -> ApiError:
+    return ApiError(500, f"the gateway failed: {type(error).__name__}", code="internal_error")
+
+
+def _named_input(text: str) -> str | None:
+    """Return the name that a refusal quotes first, if it quotes one."""
+    before, quote, rest = text.partition("'")
+    name, closed, _ = rest.partition("'")
+    if quote and closed and name.isidentifier() and before.strip() in ("input", "argument"):
+        return name
+    return None

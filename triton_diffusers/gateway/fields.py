@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fields of a request -> the keywords of a call of its model: the one place that maps names.
+
+A field that the model has an input for is that input. Others are renamed (size, n ...), compared
+with how the model was loaded (boundary_ratio ...), or ignored with a note (quality ...). What is
+none of these goes to the server as it is, which knows it or refuses it by name.
+"""
+
+import inspect
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from triton_diffusers.client import AsyncDiffusersClient
+from triton_diffusers.contract import (
+    IMAGE_COUNTS,
+    OUTPUT_BASE64,
+    OUTPUT_FORMAT,
+    OUTPUT_QUALITY,
+    PREVIEW_EVERY,
+)
+from triton_diffusers.errors import unknown
+from triton_diffusers.gateway.errors import invalid
+from triton_diffusers.gateway.models import Model
+
+MERGED = ("extra_params", "extra_args", "extra_body", "diffusers_kwargs")
+"""Fields that hold further fields by name."""
+
+OURS = ("model", "response_format", "stream", "partial_images", "stream_progress")
+"""Fields that say how to answer."""
+
+COSMETIC = ("quality", "background", "style", "user", "moderation", "input_fidelity")
+"""Fields of OpenAI's own models: ignored, with a note."""
+
+LOADED = ("generator_device", "boundary_ratio", "flow_shift")
+"""Fields that a model is loaded with: a request may only name the value that it has."""
+
+RENAMED = ("n", "size", "output_format", "output_compression")
+
+SET_HERE = (OUTPUT_FORMAT.name, OUTPUT_QUALITY.name, OUTPUT_BASE64.name, PREVIEW_EVERY.name)
+"""Inputs of every entry that the gateway itself sets."""
+
+NOT_INPUTS = frozenset(inspect.signature(AsyncDiffusersClient.generate).parameters) - {"self"}
+"""Arguments of the client's generate() that are no inputs: never taken from a request."""
+
+SIZE = re.compile(r"(\d{1,5})\s*[xX]\s*(\d{1,5})")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request asks of a model. keywords: inputs by name; size: (width, height)."""
+
+    keywords: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    size: tuple[int, int] | None = None
+
+
+def read_fields(model: Model, body: BaseModel) -> Asked:
+    """Map the fields of a body. Raises ApiError 400 for what the model cannot take."""
+    sent = _merge(body)
+    asked = Asked(size=_read_size(sent.get("size")))
+    for name, value in sent.items():
+        if name in OURS or name in RENAMED:
+            continue
+        if name in COSMETIC and name not in model.entry.inputs:
+            asked.notes.append(f"{name} is ignored: '{model.name}' has nothing of the kind")
+        elif name in LOADED and name not in model.entry.inputs:
+            _compare_loaded(model, name, value)
+        else:
+            refuse_ours(model, name)
+            asked.keywords[name] = value
+    _set_size(model, asked)
+    _set_count(model, asked, sent.get("n"))
+    _set_format(asked, sent.get("output_format"), sent.get("output_compression"))
+    return asked
+
+
+def refuse_ours(model: Model, name: str) -> None:
+    """Refuse a name that would set something of the gateway's. Raises ApiError 400."""
+    if name in SET_HERE or (name in NOT_INPUTS and name not in model.entry.inputs):
+        accepted = [n for n in model.accepted if n not in SET_HERE]
+        raise invalid(unknown("field", name, model.name, accepted), name, "unknown_field")
+
+
+def _merge(body: BaseModel) -> dict[str, Any]:
+    """Return what was sent, by name; nulls are not sent."""
+    top = {n: v for n, v in body.model_dump(exclude_unset=True).items() if v is not None}
+    sent = {name: value for name, value in top.items() if name not in MERGED}
+    for holder in MERGED:
+        for name, value in top.get(holder, {}).items():
+            if value is None:
+                continue
+            if name in sent and sent[name] != value:
+                raise invalid(f"'{name}' is sent twice with two values, once in {holder}", name)
+            sent[name] = value
+    return sent
+
+
+def _read_size(text: Any) -> tuple[int, int] | None:
+    if text is None or text == "auto":
+        return None
+    found = SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None:
+        raise invalid(f"size: {text!r}; send 'WIDTHxHEIGHT' such as '1024x1024', or 'auto'", "size")
+    return int(found[1]), int(found[2])
+
+
+def _set_size(model: Model, asked: Asked) -> None:
+    if asked.size is None:
+        return
+    for name, pixels in zip(("width", "height"), asked.size, strict=True):
+        if name not in model.entry.inputs:
+            raise invalid(
+                f"size: '{model.name}' has no input '{name}'; leave size out. "
+                f"Accepted: {', '.join(model.accepted)}.",
+                "size",
+            )
+        if asked.keywords.setdefault(name, pixels) != pixels:
+            raise invalid(f"size and {name} disagree: send one of them", "size")
+
+
+def _set_count(model: Model, asked: Asked, n: int | None) -> None:
+    if n is None:
+        return
+    name = next((name for name in IMAGE_COUNTS if name in model.entry.inputs), None)
+    if name is not None:
+        asked.keywords.setdefault(name, n)
+    elif n != 1:
+        raise invalid(f"n: '{model.name}' makes one output a request; send n=1", "n")
+
+
+def _set_format(asked: Asked, file_format: str | None, compression: int | None) -> None:
+    asked.keywords[OUTPUT_FORMAT.name] = file_format or "png"
+    if compression is None:
+        return
+    if file_format not in ("jpeg", "webp"):
+        raise invalid(
+            "output_compression has no effect without output_format 'jpeg' or 'webp'",
+            "output_compression",
+        )
+    asked.keywords[OUTPUT_QUALITY.name] = max(1, compression)
+
+
+def _compare_loaded(model: Model, name: str, value: Any) -> None:
+    """Refuse what a model cannot change per request, unless it is what it was loaded with."""
+    loaded = model.parameters.get(name, "cpu" if name == "generator_device" else None)
+    same = loaded == str(value) or _as_number(loaded) == _as_number(value) is not None
+    if not same:
+        option = f"builder add-model --{name.replace('_', '-')} {value}"
+        raise invalid(
+            f"{name}: {value}; '{model.name}' is loaded with {loaded or 'the default'}, "
+            f"which a request cannot change ({option})",
+            name,
+        )
+
+
+def _as_number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

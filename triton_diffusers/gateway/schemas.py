@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bodies of requests and answers: OpenAI's fields, vLLM-Omni's, and ours.
+
+Field by field what becomes of them stands in fields.py. A body may hold any input of the model
+besides, by name, as OpenAI's clients send `extra_body`.
+"""
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _no_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("send a number, not true or false")
+    return value
+
+
+def _read_object(value: Any) -> Any:
+    """Read the JSON text that a form carries where JSON has an object."""
+    if isinstance(value, str):
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError(f'send a JSON object such as {{"a": 1}}: {error}') from None
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_flag)]
+Number = Annotated[float, BeforeValidator(_no_flag), Field(allow_inf_nan=False)]
+JsonObject = Annotated[dict[str, Any], BeforeValidator(_read_object)]
+
+
+class Fields(BaseModel):
+    """What every generating endpoint takes. Nothing that is left out gets a value here."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    model: str | None = Field(None, description="entry or hub id; needed where several fit")
+    negative_prompt: str | None = None
+    num_inference_steps: Whole | None = None
+    guidance_scale: Number | None = None
+    true_cfg_scale: Number | None = None
+    seed: Whole | None = Field(None, description="left out: drawn, and told in the answer")
+    generator_device: str | None = None
+    boundary_ratio: Number | None = None
+    flow_shift: Number | None = None
+    user: str | None = None
+    extra_params: JsonObject | None = None
+    extra_args: JsonObject | None = None
+    extra_body: JsonObject | None = None
+    diffusers_kwargs: JsonObject | None = Field(
+        None, description="arguments of the pipeline's __call__ by name"
+    )
+
+
+class ImageFields(Fields):
+    """What the endpoints that make pictures take."""
+
+    n: Annotated[int, BeforeValidator(_no_flag), Field(ge=1)] | None = Field(
+        None, description="pictures; left out: as many as the model makes by itself"
+    )
+    size: str | None = Field(None, description='"WIDTHxHEIGHT" or "auto"')
+    response_format: Literal["b64_json", "url"] | None = Field(
+        None, description="url: a data: URL; left out: b64_json"
+    )
+    output_format: Literal["png", "jpeg", "webp"] | None = Field(None, description="default: png")
+    output_compression: Annotated[int, BeforeValidator(_no_flag), Field(ge=0, le=100)] | None = (
+        Field(None, description="quality of jpeg and webp, 100 the best")
+    )
+    quality: str | None = None
+    background: str | None = None
+    style: str | None = None
+    moderation: str | None = None
+    strength: Number | None = None
+    layers: Whole | None = None
+    resolution: Whole | None = None
+    stream: bool | None = None
+    partial_images: Annotated[int, BeforeValidator(_no_flag), Field(ge=0, le=3)] | None = None
+    stream_progress: bool | None = Field(
+        None, description="also events that tell step and total; ours"
+    )
+
+
+class ImageGeneration(ImageFields):
+    """Body of POST /v1/images/generations."""
+
+    prompt: str
+
+
+class ImageData(BaseModel):
+    """One picture: its file as base64, or as a data: URL."""
+
+    b64_json: str | None = None
+    url: str | None = None
+    revised_prompt: str | None = None
+
+
+class Images(BaseModel):
+    """The answer with pictures. seed: send it again for the same ones."""
+
+    created: int
+    data: list[ImageData]
+    model: str
+    seed: int | None
+    seeds: list[int]
+    size: str | None
+    output_format: str
+    seconds: dict[str, float] = Field(description="seconds by stage, as the server took them")
+    notes: list[str] = Field(description="what was ignored, and the server's warnings")

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operator sets: options of `builder gateway`, or TRITON_DIFFUSERS_GATEWAY_* variables."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+MIB = 2**20
+
+Listed = Annotated[tuple[str, ...], NoDecode]
+"""Several texts; in a variable they are separated by commas."""
+
+
+class Settings(BaseSettings):
+    """The gateway's settings. Each is also the variable TRITON_DIFFUSERS_GATEWAY_NAME."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="TRITON_DIFFUSERS_GATEWAY_", extra="forbid", frozen=True
+    )
+
+    triton: Listed = Field(("localhost:8001",), description="gRPC addresses of the tritonservers")
+    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        (), description="keys that callers may send as 'Authorization: Bearer KEY'; none: all may"
+    )
+    api_keys_file: Path | None = Field(
+        None, description="a file with one key a line, or its SHA-256 as sha256:HEX"
+    )
+    max_body_bytes: int = Field(64 * MIB, gt=0, description="largest body of a request")
+    max_upload_bytes: int = Field(
+        20 * MIB, gt=0, description="largest file in a request, uploaded or in a data: URL"
+    )
+    max_requests: int = Field(512, gt=0, description="requests at once; more are refused with 429")
+    timeout_s: float | None = Field(
+        None, gt=0, description="longest time for one call of a model; none: no limit"
+    )
+    fetch_hosts: Listed = Field((), description="hosts that images may be fetched from; none")
+    cors_origins: Listed = Field((), description="origins whose pages may call; none")
+    database: str | None = Field(
+        None, description="URL of the jobs' database (sqlite:///FILE, postgresql://...)"
+    )
+    files: str | None = Field(
+        None, description="folder or fsspec URL where the jobs' results are kept"
+    )
+    expire_after_s: float = Field(
+        24 * 3600, gt=0, description="how long a finished job and its file are kept"
+    )
+    page: bool = Field(True, description="serve the page at /")
+
+    @field_validator("triton", "api_keys", "fetch_hosts", "cors_origins", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value

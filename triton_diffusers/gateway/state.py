@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the app holds while it runs."""
+
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from triton_diffusers.gateway.models import Models
+from triton_diffusers.gateway.settings import Settings
+
+
+@dataclass(frozen=True)
+class State:
+    """What the endpoints share."""
+
+    settings: Settings
+    models: Models
+
+
+def state_of(request: Request) -> State:
+    """Return the state of the app that a request came to."""
+    state: State = request.app.state.gateway
+    return state
