@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from triton_diffusers import __version__
-from triton_diffusers.gateway import errors, images, listing
+from triton_diffusers.gateway import errors, images, listing, page
 from triton_diffusers.gateway.errors import ErrorBody
 from triton_diffusers.gateway.models import Models
 from triton_diffusers.gateway.settings import Settings
@@ -42,4 +42,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     errors.install(app)
     app.include_router(images.router)
     app.include_router(listing.router)
+    if settings.page:
+        app.include_router(page.router)
     return app

@@ -1,15 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """GET /v1/models, /v1/models/{id}, /health."""
 
+import json
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from triton_diffusers.contract import (
+    AUDIO_FORMATS,
+    FPS,
+    IMAGE_FORMATS,
+    OWN_INPUTS,
+    PREVIEW_EVERY,
+    VIDEO_FORMATS,
+)
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.state import state_of
 
 router = APIRouter(tags=["models"])
+
+
+FORMATS = {"image": IMAGE_FORMATS, "video": VIDEO_FORMATS, "audio": AUDIO_FORMATS}
+"""What a model makes -> the values of its `output_format`, the one taken by default first."""
+
+ABOUT = {tensor.name: tensor.about for tensor in (*OWN_INPUTS, FPS, PREVIEW_EVERY)}
 
 
 class InputDescription(BaseModel):
@@ -20,6 +35,8 @@ class InputDescription(BaseModel):
     dims: list[int]
     required: bool
     media: bool
+    default: Any = Field(None, description="what the entry's diffusers_call_kwargs set, if they do")
+    about: str | None = Field(None, description="inputs that every entry has: what they do")
 
 
 class ModelDescription(BaseModel):
@@ -32,6 +49,7 @@ class ModelDescription(BaseModel):
     makes: str
     source: str
     streams: bool
+    formats: list[str] = Field(description="files that it can answer with, the default first")
     inputs: list[InputDescription]
     outputs: list[str]
 
@@ -65,12 +83,14 @@ async def health(request: Request) -> dict[str, Any]:
 
 def describe(model: Model) -> ModelDescription:
     """Describe a model for the API and the page."""
+    defaults = _call_kwargs(model)
     return ModelDescription(
         id=model.name,
         owned_by=model.source.partition("/")[0] if "/" in model.source else "triton-diffusers",
         makes=model.makes,
         source=model.source,
         streams=model.entry.decoupled,
+        formats=list(FORMATS.get(model.makes, ())),
         inputs=[
             InputDescription(
                 name=name,
@@ -78,9 +98,23 @@ def describe(model: Model) -> ModelDescription:
                 dims=list(tensor.dims),
                 required=not tensor.optional,
                 media=model.entry.is_media(name),
+                default=defaults.get(name),
+                about=ABOUT.get(name),
             )
             for name, tensor in model.entry.inputs.items()
             if not model.entry.is_file(name)
         ],
         outputs=list(model.entry.outputs),
     )
+
+
+def _call_kwargs(model: Model) -> dict[str, Any]:
+    """Return the entry's own defaults by name. The builder wrote them: an edit may have broken."""
+    try:
+        read = json.loads(
+            model.parameters.get("diffusers_call_kwargs", "{}"),
+            parse_constant=lambda _: None,  # NaN and Infinity are no JSON for those who read it
+        )
+    except ValueError:
+        return {}
+    return read if isinstance(read, dict) else {}
