@@ -21,7 +21,30 @@ from triton_diffusers.gateway.streaming import stream_images
 router = APIRouter(tags=["images"])
 
 
-@router.post("/v1/images/generations", response_model=Images, response_model_exclude_none=True)
+EVENT = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+    "required": ["data"],
+}
+
+STREAMS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Pictures; with `stream`, events.",
+        "content": {"text/event-stream": {"schema": EVENT}},
+    }
+}
+"""What an endpoint that may stream adds to the OpenAPI document."""
+
+
+@router.post(
+    "/v1/images/generations",
+    response_model=Images,
+    response_model_exclude_none=True,
+    responses=STREAMS,
+)
 async def generations(request: Request, body: ImageGeneration) -> Any:
     """Make pictures from a text. With `stream` the answer is a stream of events."""
     state = state_of(request)
