@@ -70,16 +70,16 @@ def restored_on_failure(before: Processors) -> Iterator[None]:
 def isolate(pipeline: Any, on_step: OnStep, on_start: Callable[[], None] = lambda: None) -> Any:
     """Return a shallow copy of the pipeline for one call. on_start: called as its steps begin.
 
-    Weights are shared. Schedulers are copied, because they hold the state of a call: what one
-    request left in a scheduler cannot reach the next. Pipelines inside the pipeline (combined
+    Weights are shared. Schedulers and guiders are copied, because they hold the state of a call:
+    what one request left in them cannot reach the next. Pipelines inside the pipeline (combined
     ones) are treated the same way.
     """
-    from diffusers import DiffusionPipeline, SchedulerMixin
+    from diffusers import DiffusionPipeline
 
     clone = copy.copy(pipeline)
     clone.__class__ = _of_one_call(type(pipeline))  # type: ignore[arg-type]  # it is hashable
     for name, value in list(vars(pipeline).items()):
-        if isinstance(value, SchedulerMixin):
+        if isinstance(value, _stateful()):
             vars(clone)[name] = copy.deepcopy(value)
         elif isinstance(value, DiffusionPipeline):
             vars(clone)[name] = isolate(value, on_step, on_start)
@@ -90,6 +90,18 @@ def isolate(pipeline: Any, on_step: OnStep, on_start: Callable[[], None] = lambd
 
     vars(clone)["progress_bar"] = progress_bar
     return clone
+
+
+@functools.cache
+def _stateful() -> tuple[type, ...]:
+    """Return the classes of components that hold the state of a call."""
+    from diffusers import SchedulerMixin
+
+    try:
+        from diffusers.guiders import BaseGuidance
+    except ImportError:  # before diffusers 0.35.2 there are none
+        return (SchedulerMixin,)
+    return (SchedulerMixin, BaseGuidance)
 
 
 @functools.cache

@@ -45,6 +45,7 @@ class Record:
     outcome: str = ""
     arguments: dict[str, int] = field(default_factory=dict)
     """The whole numbers among the call's arguments: sizes, frames, steps."""
+    seeds: list[int] = field(default_factory=list)
     steps: int = 0
     outputs: int = 0
     batch: int = 1

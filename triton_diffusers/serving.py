@@ -257,6 +257,7 @@ class _Job:
         self.record.input_bytes = bytes_of(inputs.values())
         self.call = read_call(inputs, self._model.loaded)
         self.record.arguments = whole_numbers(self.call.kwargs)
+        self.record.seeds = self.call.seeds
         self._read_at = time.monotonic()
         seconds["decode_inputs"] = self._read_at - started
 

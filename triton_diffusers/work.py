@@ -19,6 +19,8 @@ STEPS = "num_inference_steps"
 MORE_STEPS = re.compile(rf"^\w+_{STEPS}$|^steps$")
 INSTEAD_OF_STEPS = ("timesteps", "sigmas")
 FRAMES = ("num_frames", "frames", "video_length")
+COPIES = ("layers", "ensemble_size")
+"""Arguments that multiply the work of every output: layers to separate, members of an ensemble."""
 USUAL_SIZE, SMALL_SIZE = (1024, 1024), (256, 256)
 """Height and width that only the model knows: where the pipeline takes sizes, and where not."""
 
@@ -75,7 +77,8 @@ def read_work(kwargs: Mapping[str, Any], signature: Signature, outputs: int | No
         if p.kind is Kind.VIDEO and isinstance(kwargs.get(p.argument), list | tuple)
     ]
     frames = max(1, *videos, *(_number(given.get(name)) for name in FRAMES))
-    return Work(max(steps, 1), height, width, frames, outputs or 1)
+    copies = math.prod(max(1, _number(given.get(name))) for name in COPIES)
+    return Work(max(steps, 1), height, width, frames, (outputs or 1) * copies)
 
 
 def _number(value: Any) -> int:

@@ -17,6 +17,7 @@ from triton_diffusers.denoisers import text_encoders
 from triton_diffusers.errors import CancelledError, ConfigError
 from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.notices import collected
+from triton_diffusers.progress import isolate
 from triton_diffusers.runner import run_call
 from triton_diffusers.side_by_side import why_not
 from triton_diffusers.step_batching import Lane, StepBatcher
@@ -25,6 +26,7 @@ CALLS = 4
 KINDS = (
     *("stable-diffusion", "sdxl", "flux", "flux2-klein", "qwen-image", "chroma", "lumina2"),
     *("sana", "pixart-sigma", "cogview4", "hunyuan-video", "wan22-t2v", "ddpm"),
+    "hunyuan-video-15",  # its guider holds the state of a call, as schedulers do
     *("stable-audio", "stable-diffusion-controlnet", "qwen-image-edit-plus", "z-image"),
 )
 """UNets and transformers, guidance by one forward or two, lists of samples, two denoisers."""
@@ -336,3 +338,11 @@ def test_a_joined_forward_that_fails_is_not_tried_again(models: Path, batcher: S
         module.forward = original
     assert len(tried) == len(batcher.refused)
     assert "too large" in batcher.refused[0]
+
+
+def test_what_holds_the_state_of_a_call_is_each_calls_own(models: Path) -> None:
+    pipeline = load_tiny(models, "hunyuan-video-15").pipeline
+    clone = isolate(pipeline, lambda done, total: None)
+    assert clone.transformer is pipeline.transformer
+    for name in ("scheduler", "guider"):
+        assert getattr(clone, name) is not getattr(pipeline, name)

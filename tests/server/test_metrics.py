@@ -153,6 +153,7 @@ def test_a_request_that_is_served_is_measured(server: Server, protocol: str) -> 
     info, record = json.loads(outputs["info"][0]), line_of(server, "faulty", request_id)
     assert record["outcome"] == "ok"
     assert record["arguments"]["height"] == 16
+    assert record["seeds"] == outputs["seed"].tolist()
     assert record["input_bytes"] == len(PROMPT) + 3 * 8
     assert record["output_bytes"] > outputs["images"].nbytes
     for name in ("request_id", "steps", "outputs", "batch", "queue_length", "peak_memory_bytes"):

@@ -89,6 +89,12 @@ def test_work_of_pictures(kwargs: dict[str, Any], outputs: int | None, expected:
     assert read_work(kwargs, read_signature(PicturePipeline), outputs) == expected
 
 
+def test_layers_and_members_of_an_ensemble_multiply_the_work() -> None:
+    kwargs = {"layers": 4, "ensemble_size": 3}
+    expected = Work(50, *USUAL_SIZE, 1, 2 * 4 * 3)
+    assert read_work(kwargs, read_signature(PicturePipeline), 2) == expected
+
+
 def test_work_of_videos() -> None:
     signature = read_signature(ClipPipeline)
     default = read_work({}, signature, 1)
