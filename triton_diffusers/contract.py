@@ -78,6 +78,8 @@ PREVIEW_EVERY = Tensor(
     "preview_every", "TYPE_INT64", (1,), about="a preview with every so many steps' progress"
 )
 FPS = Tensor("fps", "TYPE_FP64", (1,), about="how fast the encoded video plays")
+DEFAULT_FPS = 24.0
+"""How fast it plays where neither the request nor the pipeline nor its family says."""
 
 OWN_INPUTS = (SEED, EXTRA, OUTPUT_FORMAT, OUTPUT_QUALITY, OUTPUT_BASE64)
 """On every entry; FPS joins them on video entries whose pipeline has no `fps` of its own, and

@@ -7,6 +7,7 @@ from typing import Any
 from triton_diffusers import families, values
 from triton_diffusers.arrays import Array
 from triton_diffusers.contract import (
+    DEFAULT_FPS,
     FPS,
     OUTPUT_BASE64,
     OUTPUT_FORMAT,
@@ -17,8 +18,6 @@ from triton_diffusers.contract import (
 from triton_diffusers.errors import RequestError, unknown
 from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.outputs import OutputOptions, formats_of
-
-DEFAULT_FPS = 24.0
 
 
 def read_output_options(

@@ -25,7 +25,7 @@ from triton_diffusers.errors import unknown
 from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.models import Model
 
-MERGED = ("extra_params", "extra_args", "extra_body", "diffusers_kwargs")
+MERGED = ("extra_params", "extra_args", "extra_body", "diffusers_kwargs", "video_params")
 """Fields that hold further fields by name."""
 
 OURS = ("model", "response_format", "stream", "partial_images", "stream_progress")
@@ -57,8 +57,11 @@ class Asked:
     size: tuple[int, int] | None = None
 
 
-def read_fields(model: Model, body: BaseModel) -> Asked:
-    """Map the fields of a body. Raises ApiError 400 for what the model cannot take."""
+def read_fields(model: Model, body: BaseModel, file_format: str = "png") -> Asked:
+    """Map the fields of a body. Raises ApiError 400 for what the model cannot take.
+
+    file_format: what the endpoint answers with where the body names no output_format.
+    """
     sent = _merge(body)
     asked = Asked(size=_read_size(sent.get("size")))
     for name, value in sent.items():
@@ -73,7 +76,7 @@ def read_fields(model: Model, body: BaseModel) -> Asked:
             asked.keywords[name] = value
     _set_size(model, asked)
     _set_count(model, asked, sent.get("n"))
-    _set_format(asked, sent.get("output_format"), sent.get("output_compression"))
+    _set_format(asked, sent.get("output_format"), sent.get("output_compression"), file_format)
     return asked
 
 
@@ -131,8 +134,10 @@ def _set_count(model: Model, asked: Asked, n: int | None) -> None:
         raise invalid(f"n: '{model.name}' makes one output a request; send n=1", "n")
 
 
-def _set_format(asked: Asked, file_format: str | None, compression: int | None) -> None:
-    asked.keywords[OUTPUT_FORMAT.name] = file_format or "png"
+def _set_format(
+    asked: Asked, file_format: str | None, compression: int | None, default: str
+) -> None:
+    asked.keywords[OUTPUT_FORMAT.name] = file_format or default
     if compression is None:
         return
     if file_format not in ("jpeg", "webp"):

@@ -50,6 +50,7 @@ class Fields(BaseModel):
     extra_params: JsonObject | None = None
     extra_args: JsonObject | None = None
     extra_body: JsonObject | None = None
+    video_params: JsonObject | None = None
     diffusers_kwargs: JsonObject | None = Field(
         None, description="arguments of the pipeline's __call__ by name"
     )

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening the database of the jobs, and where it and their files are kept by default."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from triton_diffusers.errors import ConfigError
+
+BUSY_S = 30
+"""How long a connection waits for SQLite's one writer."""
+
+POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
+
+
+def default_folder() -> Path:
+    """Return the folder for jobs and files where the operator names none."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "triton-diffusers"
+
+
+def default_database() -> str:
+    """Return the URL of the database where the operator names none."""
+    return f"sqlite:///{default_folder() / 'jobs.db'}"
+
+
+def open_database(url: str) -> Engine:
+    """Open SQLite or PostgreSQL; nothing is connected yet.
+
+    Raises ConfigError for another database, and for a driver that is not installed.
+    """
+    read = _read(url)
+    if read.get_backend_name() == "sqlite":
+        return _open_sqlite(read)
+    try:
+        return create_engine(read.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+    except ImportError as error:
+        raise ConfigError(
+            f"database {read.render_as_string()} needs a package: {error}. "
+            "Install triton-diffusers[postgres]."
+        ) from None
+
+
+def _read(url: str) -> URL:
+    accepted = "Accepted: sqlite:///FILE, postgresql://USER:PASSWORD@HOST/DATABASE."
+    try:
+        read = make_url(url)
+    except ArgumentError:
+        raise ConfigError(f"database is no URL. {accepted}") from None
+    if read.drivername not in ("sqlite", *POSTGRESQL):
+        raise ConfigError(f"database '{read.drivername}' is not supported. {accepted}")
+    if read.drivername == "sqlite" and not read.database:
+        raise ConfigError(f"database {url} names no file: jobs would be lost. {accepted}")
+    return read
+
+
+def _open_sqlite(url: URL) -> Engine:
+    file = Path(str(url.database))
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the folder of the jobs' database cannot be made: {error}. "
+            "Name another: database=sqlite:///FILE."
+        ) from None
+    engine = create_engine(url, connect_args={"timeout": BUSY_S})
+    event.listen(engine, "connect", _set_up_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # sqlite3 must not begin transactions of its own
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Take the write lock at the start: a transaction that reads first may not get it later."""
+    writes = connection.get_execution_options().get("writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
