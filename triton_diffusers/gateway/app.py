@@ -6,10 +6,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from triton_diffusers import __version__
-from triton_diffusers.gateway import errors, images, listing, page
+from triton_diffusers.client.address import read_address
+from triton_diffusers.gateway import errors, images, listing, metrics, page
+from triton_diffusers.gateway.auth import Auth, settings_keys
 from triton_diffusers.gateway.errors import ErrorBody
+from triton_diffusers.gateway.headers import StrictHeaders
+from triton_diffusers.gateway.limits import Limits
+from triton_diffusers.gateway.metrics import Counted, Metrics
 from triton_diffusers.gateway.models import Models
 from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.state import State
@@ -20,12 +26,17 @@ FAILURES: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """Make the app. settings: by default what TRITON_DIFFUSERS_GATEWAY_* variables say."""
+    """Make the app. settings: by default what TRITON_DIFFUSERS_GATEWAY_* variables say.
+
+    Raises ConfigError for a file of keys that cannot be used, InvalidRequest for an address.
+    """
     settings = settings or Settings()
+    addresses = [read_address(url, "grpc", False, None, None) for url in settings.triton]
+    counted = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        models = Models(settings.triton)
+        models = Models(addresses)
         app.state.gateway = State(settings, models)
         try:
             yield
@@ -38,10 +49,33 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         description=__doc__,
         lifespan=lifespan,
         responses=FAILURES,
+        # pages that would load their scripts from other hosts
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
     )
+    app.state.metrics = counted
+    _add_middlewares(app, settings, counted)
     errors.install(app)
     app.include_router(images.router)
     app.include_router(listing.router)
+    app.include_router(metrics.router)
     if settings.page:
         app.include_router(page.router)
     return app
+
+
+def _add_middlewares(app: FastAPI, settings: Settings, counted: Metrics) -> None:
+    """Add what a request passes before its endpoint; the last one added sees it first."""
+    app.add_middleware(Limits, settings=settings)
+    app.add_middleware(Auth, keys=settings_keys(settings))
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["*"],
+        )
+    app.add_middleware(StrictHeaders)
+    app.add_middleware(Counted, metrics=counted)

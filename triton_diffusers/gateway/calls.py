@@ -2,20 +2,30 @@
 """A call of a model on behalf of an HTTP request: it ends when its caller goes away."""
 
 import asyncio
+import logging
 import re
+import time
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from fastapi import Request
 
-from triton_diffusers.client import DiffusersClientError, InvalidRequest, Result
+from triton_diffusers.client import (
+    DiffusersClientError,
+    InvalidRequest,
+    ModelNotFound,
+    Result,
+    ServerUnavailable,
+)
 from triton_diffusers.client.call import Preview, Progress
 from triton_diffusers.gateway.errors import ApiError, from_client, invalid
 from triton_diffusers.gateway.fields import Asked
+from triton_diffusers.gateway.metrics import add_call
 from triton_diffusers.gateway.models import Model
 
 T = TypeVar("T")
+
+LOG = logging.getLogger(__name__)
 
 DIVISIBLE = re.compile(r"divisible by (\d+)")
 
@@ -28,6 +38,7 @@ async def generate(
     on_preview: Preview | None = None,
 ) -> Result:
     """Run a call. Raises ApiError for what the server or the connection to it says."""
+    started = time.perf_counter()
     try:
         return await model.client.generate(
             timeout_s=timeout_s,
@@ -39,7 +50,11 @@ async def generate(
     except InvalidRequest as error:
         raise _with_nearest_size(error, asked) from None
     except DiffusersClientError as error:
+        if isinstance(error, (ServerUnavailable, ModelNotFound)):
+            model.server.doubt()
         raise from_client(error) from None
+    finally:
+        add_call(model.name, time.perf_counter() - started)
 
 
 async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -55,16 +70,23 @@ async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
             return task.result()
         raise ApiError(499, "the caller went away", code="cancelled")
     finally:
-        gone.cancel()
-        if not task.done():
-            task.cancel()
-            with suppress(asyncio.CancelledError, ApiError):
-                await task
+        await _end(gone)
+        await _end(task)
 
 
 async def _gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def _end(task: asyncio.Future[Any]) -> None:
+    """Cancel what still runs and wait for its end; nobody is left to be told how it ended."""
+    if task.done():
+        return
+    task.cancel()
+    await asyncio.wait((task,))
+    if not task.cancelled() and task.exception() is not None:
+        LOG.debug("a call that was cancelled ended with: %s", task.exception())
 
 
 def _with_nearest_size(error: InvalidRequest, asked: Asked) -> ApiError:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the gateway refuses or fails with, as OpenAI's error objects.
 
-400 invalid_request_error   401 authentication_error   404 not_found_error   413 too large
-429 and 503 with Retry-After: busy   499 the caller went away   502 no tritonserver   504 timed out
+400 bad input   401 no key   404 no such model or path   405 wrong method   408 slow body
+413 too large   429 and 503 with Retry-After: the gateway, the model's queue is full
+499 the caller went away   500 the pipeline failed   502 no tritonserver   504 timed out
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,10 +14,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from triton_diffusers.client import errors as client_errors
+from triton_diffusers.errors import one_line
 
 RETRY_AFTER_S = 1
+NO_RETRY = {"x-should-retry": "false"}
+"""Keeps OpenAI's clients from running at once again what took long and failed."""
 
 
 class ErrorObject(BaseModel):
@@ -63,6 +68,7 @@ TYPES = {
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "timeout_error",
     409: "conflict_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
@@ -74,6 +80,10 @@ TYPES = {
     504: "timeout_error",
 }
 """Status -> OpenAI's word for the kind of error."""
+
+
+CLOSED = "the client was closed"
+"""How the client words a call that its own end cut off."""
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -99,17 +109,19 @@ def from_client(error: client_errors.DiffusersClientError) -> ApiError:
             return ApiError(404, text, param="model", code="model_not_found")
         case client_errors.ServerUnavailable():
             return ApiError(502, text, code="upstream_unavailable")
+        case client_errors.Cancelled() if text.startswith(CLOSED):
+            return busy("the gateway is being stopped; send it to another one, or later")
         case client_errors.Cancelled():
-            return ApiError(504, text, code="timeout")
+            return ApiError(504, text, code="timeout", headers=NO_RETRY)
         case _:
-            return ApiError(500, text, code="pipeline_failed")
+            return ApiError(500, text, code="pipeline_failed", headers=NO_RETRY)
 
 
 def install(app: FastAPI) -> None:
     """Answer every error of the app with an error object."""
     app.add_exception_handler(ApiError, _answer(_from_api))
     app.add_exception_handler(RequestValidationError, _answer(_from_validation))
-    app.add_exception_handler(HTTPException, _answer(_from_http))
+    app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(client_errors.DiffusersClientError, _answer(from_client))
     app.add_exception_handler(Exception, _answer(_from_anything))
 
@@ -120,6 +132,16 @@ def _answer(convert: Callable[[Any], ApiError]) -> Callable[[Request, Any], Awai
         return JSONResponse(api.body, api.status, headers=api.headers)
 
     return answer
+
+
+async def respond(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with an error outside of the app's own handlers."""
+    await JSONResponse(error.body, error.status, headers=error.headers)(scope, receive, send)
+
+
+async def _answer_http(request: Request, error: Any) -> JSONResponse:
+    api = _from_http(request, error)
+    return JSONResponse(api.body, api.status, headers=api.headers)
 
 
 def _from_api(error: ApiError) -> ApiError:
@@ -137,9 +159,20 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     return invalid(f"{param}: {message}" if param else message, param)
 
 
-def _from_http(error: HTTPException) -> ApiError:
+def _from_http(request: Request, error: HTTPException) -> ApiError:
+    """Word what Starlette and FastAPI refuse by themselves."""
     status = error.status_code if error.status_code in TYPES else 400
-    return ApiError(status, str(error.detail), headers=error.headers)
+    message, path, code = str(error.detail), request.url.path, None
+    if status == 404:
+        message, code = f"there is nothing at {path}; GET /openapi.json lists what is", "not_found"
+    elif status == 405:
+        accepted = (error.headers or {}).get("Allow", "another method")
+        message = f"{request.method} is not accepted at {path}; send {accepted}"
+    elif status == 413:
+        code = "body_too_large"
+    elif error.__cause__ is not None:
+        message = f"the body cannot be read: {one_line(error.__cause__)}"
+    return ApiError(status, message, code=code, headers=error.headers)
 
 
 def _from_anything(error: Exception) -> ApiError:

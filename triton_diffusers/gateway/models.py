@@ -2,8 +2,10 @@
 """The models that can be called: entries of this project on the tritonservers."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,16 +13,22 @@ import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
 from triton_diffusers.client import AsyncDiffusersClient
-from triton_diffusers.client.address import Address, read_address
+from triton_diffusers.client.address import Address
 from triton_diffusers.client.entry import Entry, read_entry
-from triton_diffusers.client.errors import ServerUnavailable, error_for
+from triton_diffusers.client.errors import ModelNotFound, error_for
+from triton_diffusers.client.grpc_messages import CHANNEL_OPTIONS
 from triton_diffusers.contract import AUDIOS, FRAMES, IMAGES, INFO
 from triton_diffusers.errors import near_miss
-from triton_diffusers.gateway.errors import ApiError, invalid
+from triton_diffusers.gateway.errors import ApiError, busy, invalid
 
-FRESH_S = 5.0
-"""How long what a server said of its models is believed."""
+LOG = logging.getLogger(__name__)
+
+FRESH_S = 2.0
+"""How often a server is asked for its models."""
 ASK_S = 5.0
+"""How long it may take to answer before it counts as down."""
+PATIENCE_S = 1.0
+"""How long a request waits for servers that have not said what it needs to know."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,7 @@ class Model:
     entry: Entry
     parameters: dict[str, str]
     client: AsyncDiffusersClient = field(compare=False, repr=False)
+    server: "Server" = field(compare=False, repr=False)
 
     @property
     def source(self) -> str:
@@ -57,67 +66,118 @@ class Model:
 
 
 class Server:
-    """One tritonserver: its models, asked for anew when what is known of them is old."""
+    """One tritonserver and what it last said of its models. Made inside a running event loop.
 
-    def __init__(self, url: str):
-        self.address: Address = read_address(url, "grpc", False, None, None)
-        self._triton = triton.InferenceServerClient(self.address.url, ssl=self.address.ssl)
-        self._clients: dict[str, AsyncDiffusersClient] = {}
-        self._models: dict[str, Model] = {}
-        self._read_at = float("-inf")
-        self._lock = asyncio.Lock()
+    A task asks it again and again, so that no request waits for one that hangs.
+    """
 
-    async def models(self, fresh_s: float = FRESH_S) -> dict[str, Model]:
-        """Return its loaded models by name. Raises ServerUnavailable."""
-        async with self._lock:
-            if time.monotonic() - self._read_at > fresh_s:
-                self._models = await self._read()
-                self._read_at = time.monotonic()
-            return self._models
+    def __init__(self, address: Address):
+        self.url = address.url
+        self.models: dict[str, Model] = {}
+        """The loaded ones by name; while it does not answer, those that it had."""
+        self.loading: frozenset[str] = frozenset()
+        self.down: str | None = "it has not answered yet"
+        """Why it cannot be used, if it cannot."""
+        self._ssl = address.ssl
+        self._triton = triton.InferenceServerClient(
+            address.url, ssl=address.ssl, channel_args=CHANNEL_OPTIONS
+        )
+        self._asked_at = float("-inf")
+        """When the last question that was answered, or failed, was asked."""
+        self._question: asyncio.Task[None] | None = None
+        self._doubted = asyncio.Event()
+        self._watching = asyncio.create_task(self._watch())
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it has neither answered nor failed to."""
+        return self._asked_at == float("-inf")
+
+    def doubt(self) -> None:
+        """Ask anew soon: a call has failed as if what is known were old."""
+        self._doubted.set()
+
+    async def ask_after(self, moment: float) -> None:
+        """Return when a question asked after `moment` has been answered; callers share one."""
+        while self._asked_at < moment:
+            if self._question is None or self._question.done():
+                self._question = asyncio.create_task(self._ask())
+            await asyncio.shield(self._question)
 
     async def close(self) -> None:
-        """Close the connections."""
-        await asyncio.gather(*(client.close() for client in self._clients.values()))
+        """Close the connections; calls that still run are cancelled."""
+        for task in (self._watching, self._question):
+            if task is not None:
+                task.cancel()
+        clients = [model.client for model in self.models.values()]
+        await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
         await self._triton.close()
 
-    async def _read(self) -> dict[str, Model]:
+    async def _watch(self) -> None:
+        while True:
+            await self.ask_after(time.monotonic())
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._doubted.wait(), FRESH_S)
+            self._doubted.clear()
+
+    async def _ask(self) -> None:
+        asked_at = time.monotonic()
         try:
             index = await self._triton.get_model_repository_index(client_timeout=ASK_S)
             ready = [listed.name for listed in index.models if listed.state == "READY"]
             configs = await asyncio.gather(*(self._config(name) for name in ready))
         except InferenceServerException as error:
-            known = error_for(error.status(), error.message())
-            raise ServerUnavailable(f"{self.address.url}: {known.message}") from None
-        models = [self._model(config) for config in configs if config is not None]
-        return {model.name: model for model in models if INFO.name in model.entry.outputs}
+            self._set_down(error_for(error.status(), error.message()).message)
+        except Exception as error:
+            LOG.exception("%s: its answer cannot be read", self.url)
+            self._set_down(f"its answer cannot be read: {error}")
+        else:
+            self.loading = frozenset(m.name for m in index.models if m.state == "LOADING")
+            self._set_models([config for config in configs if config is not None])
+        self._asked_at = asked_at
 
     async def _config(self, name: str) -> Any:
         try:
             told = await self._triton.get_model_config(name, client_timeout=ASK_S)
-        except InferenceServerException:
-            return None  # unloaded since it was listed
+        except InferenceServerException as error:
+            if isinstance(error_for(error.status(), error.message()), ModelNotFound):
+                return None  # unloaded since it was listed
+            raise
         return told.config
 
+    def _set_models(self, configs: list[Any]) -> None:
+        """Keep what is served. A client that is dropped closes when its last call has ended."""
+        ours = [c for c in configs if INFO.name in (output.name for output in c.output)]
+        models = {config.name: self._model(config) for config in ours}
+        if self.down is not None or models.keys() != self.models.keys():
+            LOG.info("%s serves: %s", self.url, ", ".join(sorted(models)) or "nothing")
+        self.models, self.down = models, None
+
+    def _set_down(self, reason: str) -> None:
+        if self.down is None or self.is_unknown:
+            LOG.warning("%s does not answer: %s", self.url, reason)
+        self.down, self.loading = reason, frozenset()
+
     def _model(self, config: Any) -> Model:
-        if config.name not in self._clients:
-            url = ("grpcs://" if self.address.ssl else "") + self.address.url
-            self._clients[config.name] = AsyncDiffusersClient(url, config.name)
+        known = self.models.get(config.name)
+        url = ("grpcs://" if self._ssl else "") + self.url
+        client = known.client if known else AsyncDiffusersClient(url, config.name)
         parameters = {key: value.string_value for key, value in config.parameters.items()}
-        return Model(config.name, read_entry(config), parameters, self._clients[config.name])
+        return Model(config.name, read_entry(config), parameters, client, self)
 
 
 class Models:
     """The models of all servers. Made inside a running event loop."""
 
-    def __init__(self, urls: Sequence[str]):
-        self.servers = [Server(url) for url in urls]
+    def __init__(self, addresses: Sequence[Address]):
+        self.servers = [Server(address) for address in addresses]
         self._turn = 0
 
     async def all(self) -> list[Model]:
         """Return every model once, by name. Raises ApiError 502 when no server answers."""
         found: dict[str, Model] = {}
-        for models in await self._of_each():
-            found |= {name: model for name, model in models.items() if name not in found}
+        for server in await self._answering():
+            found = server.models | found
         return [found[name] for name in sorted(found)]
 
     async def find(self, name: str | None, *makes: str) -> Model:
@@ -137,37 +197,78 @@ class Models:
             )
         return model
 
+    async def named(self, name: str) -> Model:
+        """Return the model of that name or hub id; of several equal ones, each in turn."""
+        holding = _holding(await self._answering(), name)
+        if not holding:  # one that was loaded a moment ago is not known yet
+            await self._ask_anew()
+            holding = _holding(await self._answering(), name)
+        if not holding:
+            raise self._missing(name)
+        self._turn += 1
+        return holding[self._turn % len(holding)]
+
     async def close(self) -> None:
         """Close the connections."""
         await asyncio.gather(*(server.close() for server in self.servers))
 
-    async def named(self, name: str) -> Model:
-        """Return the model of that name or hub id; of several equal ones, each in turn."""
-        for fresh_s in (FRESH_S, 1.0):  # one that was loaded a moment ago is not known yet
-            each = await self._of_each(fresh_s)
-            holding = [models[name] for models in each if name in models]
-            holding = holding or [m for models in each for m in models.values() if m.source == name]
-            if holding:
-                self._turn += 1
-                return holding[self._turn % len(holding)]
-        names = sorted({known for models in each for known in models})
-        raise ApiError(
+    async def _answering(self) -> list[Server]:
+        """Return the servers that can be used. Raises ApiError 502 when there is none."""
+        unknown = [server for server in self.servers if server.is_unknown]
+        await _in_time([server.ask_after(0) for server in unknown])
+        if all(server.down for server in self.servers):
+            await self._ask_anew()
+        answering = [server for server in self.servers if server.down is None]
+        if not answering:
+            reasons = "; ".join(f"{server.url}: {server.down}" for server in self.servers)
+            raise ApiError(502, f"no tritonserver answers: {reasons}", code="upstream_unavailable")
+        return answering
+
+    async def _ask_anew(self) -> None:
+        now = time.monotonic()
+        await _in_time([server.ask_after(now) for server in self.servers])
+
+    def _missing(self, name: str) -> ApiError:
+        """Say why there is no model of that name: it is loading, its server is down, or unknown."""
+        if any(name in server.loading for server in self.servers):
+            return busy(f"model '{name}' is being loaded; send it again later")
+        down = [server for server in self.servers if server.down is not None]
+        for server in down:
+            if _holding([server], name):
+                text = f"model '{name}' is on {server.url}, which does not answer: {server.down}"
+                return ApiError(502, text, param="model", code="upstream_unavailable")
+        names = sorted({known for server in self.servers for known in server.models})
+        also = "".join(f" {server.url} does not answer: {server.down}." for server in down)
+        return ApiError(
             404,
             f"model '{name}' is not served.{near_miss(name, names)} "
-            f"Served: {', '.join(names) or 'none'}.",
+            f"Served: {', '.join(names) or 'none'}.{also}",
             param="model",
             code="model_not_found",
         )
 
-    async def _of_each(self, fresh_s: float = FRESH_S) -> list[dict[str, Model]]:
-        told = await asyncio.gather(
-            *(server.models(fresh_s) for server in self.servers), return_exceptions=True
+
+async def _in_time(questions: list[Awaitable[None]]) -> None:
+    """Wait for answers, but not for long: the questions go on by themselves."""
+    if questions:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*questions), PATIENCE_S)
+
+
+def _holding(servers: Sequence[Server], name: str) -> list[Model]:
+    """Return the models of that name, or of that hub id. Raises ApiError 400 where two have it."""
+    named = [server.models[name] for server in servers if name in server.models]
+    if named:
+        return named
+    models = [m for server in servers for m in server.models.values() if m.source == name]
+    names = sorted({model.name for model in models})
+    if len(names) > 1:
+        raise invalid(
+            f"model '{name}' is served with different options: name one of {', '.join(names)}",
+            "model",
+            "model_required",
         )
-        answers = [models for models in told if isinstance(models, dict)]
-        if not answers:
-            reasons = "; ".join(str(error) for error in told)
-            raise ApiError(502, f"no tritonserver answers: {reasons}", code="upstream_unavailable")
-        return answers
+    return models
 
 
 def _only(fitting: list[Model], makes: Sequence[str]) -> Model:

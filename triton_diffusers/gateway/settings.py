@@ -20,7 +20,11 @@ class Settings(BaseSettings):
         env_prefix="TRITON_DIFFUSERS_GATEWAY_", extra="forbid", frozen=True
     )
 
-    triton: Listed = Field(("localhost:8001",), description="gRPC addresses of the tritonservers")
+    triton: Listed = Field(
+        ("localhost:8001",),
+        min_length=1,
+        description="gRPC addresses of the tritonservers: HOST:PORT, or grpcs://HOST:PORT",
+    )
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (), description="keys that callers may send as 'Authorization: Bearer KEY'; none: all may"
     )
@@ -30,6 +34,9 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(64 * MIB, gt=0, description="largest body of a request")
     max_upload_bytes: int = Field(
         20 * MIB, gt=0, description="largest file in a request, uploaded or in a data: URL"
+    )
+    max_body_bytes_in_all: int = Field(
+        512 * MIB, gt=0, description="bodies of all requests that run; more are refused with 429"
     )
     max_requests: int = Field(512, gt=0, description="requests at once; more are refused with 429")
     timeout_s: float | None = Field(
