@@ -3,7 +3,8 @@
 
 A field that the model has an input for is that input. Others are renamed (size, n ...), compared
 with how the model was loaded (boundary_ratio ...), or ignored with a note (quality ...). What is
-none of these goes to the server as it is, which knows it or refuses it by name.
+none of these goes to the server as it is, which knows it or refuses it by name. Pictures, videos
+and sound become file contents: the client would take a text as a path.
 """
 
 import inspect
@@ -23,7 +24,9 @@ from triton_diffusers.contract import (
 )
 from triton_diffusers.errors import unknown
 from triton_diffusers.gateway.errors import invalid
+from triton_diffusers.gateway.media import MASK_FIELD, input_of, read_mask, read_media
 from triton_diffusers.gateway.models import Model
+from triton_diffusers.gateway.state import State
 
 MERGED = ("extra_params", "extra_args", "extra_body", "diffusers_kwargs", "video_params")
 """Fields that hold further fields by name."""
@@ -37,7 +40,10 @@ COSMETIC = ("quality", "background", "style", "user", "moderation", "input_fidel
 LOADED = ("generator_device", "boundary_ratio", "flow_shift")
 """Fields that a model is loaded with: a request may only name the value that it has."""
 
-RENAMED = ("n", "size", "output_format", "output_compression")
+COUNTS = ("n", "num_outputs_per_prompt")
+"""Fields that say how many outputs; the second is vLLM-Omni's."""
+
+RENAMED = (*COUNTS, "size", "output_format", "output_compression")
 
 SET_HERE = (OUTPUT_FORMAT.name, OUTPUT_QUALITY.name, OUTPUT_BASE64.name, PREVIEW_EVERY.name)
 """Inputs of every entry that the gateway itself sets."""
@@ -57,17 +63,23 @@ class Asked:
     size: tuple[int, int] | None = None
 
 
-def read_fields(model: Model, body: BaseModel, file_format: str = "png") -> Asked:
-    """Map the fields of a body. Raises ApiError 400 for what the model cannot take.
+async def read_fields(
+    state: State, model: Model, body: BaseModel, file_format: str = "png"
+) -> Asked:
+    """Map the fields of a body; awaits pictures that come from other hosts.
 
     file_format: what the endpoint answers with where the body names no output_format.
+    Raises ApiError: 400 for what the model cannot take, 413 for a file that is too large.
     """
     sent = _merge(body)
     asked = Asked(size=_read_size(sent.get("size")))
     for name, value in sent.items():
         if name in OURS or name in RENAMED:
             continue
-        if name in COSMETIC and name not in model.entry.inputs:
+        target = input_of(model, name)
+        if target is not None:
+            await _add_media(state, asked, target, name, value)
+        elif name in COSMETIC and name not in model.entry.inputs:
             asked.notes.append(f"{name} is ignored: '{model.name}' has nothing of the kind")
         elif name in LOADED and name not in model.entry.inputs:
             _compare_loaded(model, name, value)
@@ -75,9 +87,21 @@ def read_fields(model: Model, body: BaseModel, file_format: str = "png") -> Aske
             refuse_ours(model, name)
             asked.keywords[name] = value
     _set_size(model, asked)
-    _set_count(model, asked, sent.get("n"))
+    _set_count(model, asked, _read_count(sent))
     _set_format(asked, sent.get("output_format"), sent.get("output_compression"), file_format)
+    state.sizes.check(model, asked.size, asked.keywords)
     return asked
+
+
+async def _add_media(state: State, asked: Asked, target: str, name: str, value: Any) -> None:
+    """Add a media input as file contents."""
+    if target in asked.keywords:
+        raise invalid(f"'{name}' and another field are both the input '{target}': send one", name)
+    if name == MASK_FIELD:
+        asked.keywords[target], note = await read_mask(state.settings, value)
+        asked.notes.append(note)
+    else:
+        asked.keywords[target] = await read_media(state.settings, name, value)
 
 
 def refuse_ours(model: Model, name: str) -> None:
@@ -124,12 +148,24 @@ def _set_size(model: Model, asked: Asked) -> None:
             raise invalid(f"size and {name} disagree: send one of them", "size")
 
 
+def _read_count(sent: dict[str, Any]) -> int | None:
+    counts = {name: sent[name] for name in COUNTS if name in sent}
+    if len(set(map(str, counts.values()))) > 1:
+        raise invalid("n and num_outputs_per_prompt disagree: send one of them", "n")
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise invalid(f"{name}: {count!r}; send a whole number from 1 on", name)
+        return count
+    return None
+
+
 def _set_count(model: Model, asked: Asked, n: int | None) -> None:
     if n is None:
         return
     name = next((name for name in IMAGE_COUNTS if name in model.entry.inputs), None)
     if name is not None:
-        asked.keywords.setdefault(name, n)
+        if asked.keywords.setdefault(name, n) != n:
+            raise invalid(f"n and {name} disagree: send one of them", "n")
     elif n != 1:
         raise invalid(f"n: '{model.name}' makes one output a request; send n=1", "n")
 

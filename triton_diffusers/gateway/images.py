@@ -2,24 +2,26 @@
 """POST /v1/images/generations."""
 
 import base64
+import io
+import json
 import time
 from typing import Any
 
 from fastapi import APIRouter, Request
+from PIL import Image
 
 from triton_diffusers.client import Result
-from triton_diffusers.client.files import read_image
 from triton_diffusers.contract import OUTPUT_FORMAT
 from triton_diffusers.gateway.calls import generate, until_gone
-from triton_diffusers.gateway.errors import ApiError, invalid
+from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.fields import Asked, read_fields
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.schemas import ImageData, ImageFields, ImageGeneration, Images
-from triton_diffusers.gateway.state import state_of
-from triton_diffusers.gateway.streaming import stream_images
+from triton_diffusers.gateway.sizes import refusal
+from triton_diffusers.gateway.state import State, state_of
+from triton_diffusers.gateway.streaming import EventCall, stream
 
 router = APIRouter(tags=["images"])
-
 
 EVENT = {
     "type": "object",
@@ -49,23 +51,27 @@ async def generations(request: Request, body: ImageGeneration) -> Any:
     """Make pictures from a text. With `stream` the answer is a stream of events."""
     state = state_of(request)
     model = await state.models.find(body.model, "image")
-    return await answer_images(request, model, read_fields(model, body), body, "image_generation")
+    asked = await read_fields(state, model, body)
+    return await answer_images(request, model, asked, body, "image_generation")
 
 
 async def answer_images(
     request: Request, model: Model, asked: Asked, body: ImageFields, events: str
 ) -> Any:
     """Run the call and answer with its pictures: as JSON, or as events named `events`.*."""
-    timeout_s = state_of(request).settings.timeout_s
+    state = state_of(request)
     if body.stream:
-        return await stream_images(request, model, asked, body, events)
+        call = ImageEvents(state, model, asked, body, events)
+        return await stream(request, call)
     if body.partial_images:
         raise invalid("partial_images has no effect without stream", "partial_images")
-    result = await until_gone(request, generate(model, asked, timeout_s))
-    return describe_images(model, asked, result, body.response_format or "b64_json")
+    result = await until_gone(request, generate(model, asked, state.settings.timeout_s))
+    return describe_images(state, model, asked, result, body.response_format or "b64_json")
 
 
-def describe_images(model: Model, asked: Asked, result: Result, response_format: str) -> Images:
+def describe_images(
+    state: State, model: Model, asked: Asked, result: Result, response_format: str
+) -> Images:
     """Make the JSON answer. Raises ApiError 400 where the size is not what was asked for."""
     file_format = asked.keywords[OUTPUT_FORMAT.name]
     return Images(
@@ -74,7 +80,7 @@ def describe_images(model: Model, asked: Asked, result: Result, response_format:
         model=model.name,
         seed=result.seeds[0] if result.seeds else None,
         seeds=result.seeds,
-        size=check_size(model, asked, result),
+        size=check_size(state, model, asked, result),
         output_format=file_format,
         seconds=result.info.get("seconds", {}),
         notes=[*asked.notes, *result.info.get("warnings", ())],
@@ -83,22 +89,92 @@ def describe_images(model: Model, asked: Asked, result: Result, response_format:
 
 def image_data(file: bytes, file_format: str, response_format: str) -> ImageData:
     """Return a picture's file as base64 or as a data: URL."""
-    text = base64.b64encode(file).decode()
     if response_format == "url":
-        return ImageData(url=f"data:image/{file_format};base64,{text}")
-    return ImageData(b64_json=text)
+        return ImageData(url=data_url(file, file_format))
+    return ImageData(b64_json=base64.b64encode(file).decode())
 
 
-def check_size(model: Model, asked: Asked, result: Result) -> str | None:
-    """Return the pictures' size as "WxH"; refuse where it is not what was asked for."""
+def data_url(file: bytes, file_format: str) -> str:
+    """Return a picture's file as a data: URL."""
+    return f"data:image/{file_format};base64,{base64.b64encode(file).decode()}"
+
+
+def check_size(state: State, model: Model, asked: Asked, result: Result) -> str | None:
+    """Return the pictures' size as "WxH"; refuse where it is not what was asked for.
+
+    What a model made instead is remembered: the same is refused at once the next time.
+    """
     if not result.media:
         return None
-    width, height = read_image(result.media[0]).size
-    if asked.size is not None and asked.size != (width, height):
-        raise ApiError(
-            400,
-            f"size: '{model.name}' cannot make {asked.size[0]}x{asked.size[1]}. "
-            f"Nearest size: {width}x{height}.",
-            param="size",
+    made = Image.open(io.BytesIO(result.media[0])).size
+    if asked.size is not None and asked.size != made:
+        state.sizes.learn(model, asked.size, asked.keywords, made)
+        raise refusal(model, asked.size, made)
+    return f"{made[0]}x{made[1]}"
+
+
+class ImageEvents(EventCall):
+    """A call whose previews and pictures are events with OpenAI's names."""
+
+    def __init__(self, state: State, model: Model, asked: Asked, body: ImageFields, name: str):
+        self._state, self._model, self._asked, self._body = state, model, asked, body
+        self._name, self._sent = name, 0
+        if self._partials and not model.entry.decoupled:
+            asked.notes.append(
+                f"no partial images: the entry '{model.name}' was written without --decoupled"
+            )
+        super().__init__(
+            model,
+            asked,
+            state.settings.timeout_s,
+            self._on_progress if body.stream_progress else None,
+            self._on_preview if self._partials else None,
         )
-    return f"{width}x{height}"
+
+    @property
+    def _partials(self) -> int:
+        return self._body.partial_images or 0
+
+    def finish(self, result: Result) -> None:
+        """Put an event for each picture."""
+        images = describe_images(self._state, self._model, self._asked, result, "b64_json")
+        told = images.model_dump(exclude={"data", "created"}) | self._fields(images.size)
+        for data in images.data:
+            self._put("completed", b64_json=data.b64_json, usage=None, **told)
+
+    def _on_progress(self, step: int, total: int) -> None:
+        self._put("progress", step=step, total=total)
+
+    def _on_preview(self, step: int, total: int, pictures: list[Image.Image]) -> None:
+        """Send as many previews as were asked for, evenly over the steps."""
+        due = step * (self._partials + 1) // max(total, 1)
+        if step >= total or self._sent >= min(due, self._partials):
+            return
+        file = _encode(pictures[0], self._asked.keywords[OUTPUT_FORMAT.name])
+        size = f"{pictures[0].width}x{pictures[0].height}"
+        self._put(
+            "partial_image",
+            b64_json=base64.b64encode(file).decode(),
+            partial_image_index=self._sent,
+            **self._fields(size),
+        )
+        self._sent += 1
+
+    def _fields(self, size: str | None) -> dict[str, Any]:
+        return {
+            "created_at": int(time.time()),
+            "size": size,
+            "quality": self._body.quality or "auto",
+            "background": self._body.background or "auto",
+            "output_format": self._asked.keywords[OUTPUT_FORMAT.name],
+        }
+
+    def _put(self, kind: str, **event: Any) -> None:
+        event = {"type": f"{self._name}.{kind}", **event}
+        self.put(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n")
+
+
+def _encode(picture: Image.Image, file_format: str) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, format=file_format)
+    return file.getvalue()

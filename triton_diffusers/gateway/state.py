@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the app holds while it runs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import Request
 
 from triton_diffusers.gateway.models import Models
 from triton_diffusers.gateway.settings import Settings
+from triton_diffusers.gateway.sizes import SizeMemory
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class State:
 
     settings: Settings
     models: Models
+    sizes: SizeMemory = field(default_factory=SizeMemory)
 
 
 def state_of(request: Request) -> State:
