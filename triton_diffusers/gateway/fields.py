@@ -9,6 +9,7 @@ and sound become file contents: the client would take a text as a path.
 
 import inspect
 import re
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,15 @@ OURS = ("model", "response_format", "stream", "partial_images", "stream_progress
 COSMETIC = ("quality", "background", "style", "user", "moderation", "input_fidelity")
 """Fields of OpenAI's own models: ignored, with a note."""
 
+CHAT = (
+    *("audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs"),
+    *("max_completion_tokens", "max_tokens", "metadata", "modalities", "parallel_tool_calls"),
+    *("presence_penalty", "prediction", "reasoning_effort", "safety_identifier", "service_tier"),
+    *("stop", "store", "stream_options", "temperature", "tool_choice", "tools", "top_logprobs"),
+    *("top_p", "verbosity"),
+)
+"""Fields of OpenAI's chats that say how to write text: ignored, with a note."""
+
 LOADED = ("generator_device", "boundary_ratio", "flow_shift")
 """Fields that a model is loaded with: a request may only name the value that it has."""
 
@@ -64,11 +74,16 @@ class Asked:
 
 
 async def read_fields(
-    state: State, model: Model, body: BaseModel, file_format: str = "png"
+    state: State,
+    model: Model,
+    body: BaseModel,
+    file_format: str = "png",
+    cosmetic: Container[str] = COSMETIC,
 ) -> Asked:
     """Map the fields of a body; awaits pictures that come from other hosts.
 
     file_format: what the endpoint answers with where the body names no output_format.
+    cosmetic: fields that are ignored with a note where the model has no such input.
     Raises ApiError: 400 for what the model cannot take, 413 for a file that is too large.
     """
     sent = _merge(body)
@@ -79,7 +94,7 @@ async def read_fields(
         target = input_of(model, name)
         if target is not None:
             await _add_media(state, asked, target, name, value)
-        elif name in COSMETIC and name not in model.entry.inputs:
+        elif name in cosmetic and name not in model.entry.inputs:
             asked.notes.append(f"{name} is ignored: '{model.name}' has nothing of the kind")
         elif name in LOADED and name not in model.entry.inputs:
             _compare_loaded(model, name, value)

@@ -90,6 +90,116 @@ class ImageGeneration(ImageFields):
     prompt: str
 
 
+FILE_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string", "description": "data: URL or base64"},
+        {
+            "type": "object",
+            "properties": {"image_url": {"type": "string"}},
+            "required": ["image_url"],
+        },
+    ]
+}
+FILES_SCHEMA: dict[str, Any] = {
+    "anyOf": [*FILE_SCHEMA["anyOf"], {"type": "array", "items": FILE_SCHEMA, "minItems": 1}]
+}
+
+
+class ImageVariation(ImageFields):
+    """Body of POST /v1/images/variations. Files of a form, or texts: data: URLs or base64."""
+
+    image: Any = Field(None, description="picture(s)", json_schema_extra=FILES_SCHEMA)
+    images: Any = Field(None, description="another name of image", json_schema_extra=FILES_SCHEMA)
+
+
+class ImageEdit(ImageVariation):
+    """Body of POST /v1/images/edits."""
+
+    prompt: str | None = Field(None, description="left out where the model takes none")
+    mask: Any = Field(
+        None,
+        description="transparent pixels are edited; of a mask without any, the white ones",
+        json_schema_extra=FILE_SCHEMA,
+    )
+    input_fidelity: str | None = None
+
+
+class TextPart(BaseModel):
+    """A text in a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImageUrl(BaseModel):
+    """Where a picture is: in the URL itself, data:image/png;base64,..."""
+
+    url: str
+    detail: str | None = None
+
+
+class ImagePart(BaseModel):
+    """A picture in a message."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class SimplePart(BaseModel):
+    """A text or a picture in a message, as some of vLLM-Omni's clients write it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str | None = None
+    image: str | None = Field(None, description="data: URL or base64")
+
+
+class Message(BaseModel):
+    """A message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[TextPart | ImagePart | SimplePart] | None = None
+
+
+class ChatCompletion(ImageFields):
+    """Body of POST /v1/chat/completions, for models that make pictures."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    num_outputs_per_prompt: Annotated[int, BeforeValidator(_no_flag), Field(ge=1)] | None = None
+    response_format: Any = Field(None, description="ignored: the answer holds data: URLs")
+
+
+class ChatMessage(BaseModel):
+    """The answer's pictures, each as {"type": "image_url", "image_url": {"url": "data:..."}}."""
+
+    role: Literal["assistant"] = "assistant"
+    content: list[ImagePart]
+
+
+class ChatChoice(BaseModel):
+    """One of the answers: all pictures, or with `n` one of them."""
+
+    index: int
+    message: ChatMessage
+    finish_reason: Literal["stop"] = "stop"
+    logprobs: None = None
+
+
+class ChatAnswer(BaseModel):
+    """The answer of a chat. seed: send it again for the same pictures."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    seed: int | None
+    seeds: list[int]
+    size: str | None
+    seconds: dict[str, float]
+    notes: list[str]
+
+
 class ImageData(BaseModel):
     """One picture: its file as base64, or as a data: URL."""
 

@@ -29,6 +29,8 @@ MAX_FIELDS = 256
 
 KEYED = re.compile(r"([^\[\]]+)\[([^\[\]]+)\]((?:\[\])?)")
 
+UPLOAD = {"type": "string", "format": "binary"}
+
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -88,6 +90,18 @@ def read_texts(model: Model, fields: dict[str, Any], declared: type[BaseModel]) 
         for name, value in fields.items()
         if isinstance(value, dict)
     }
+
+
+def document(body: type[BaseModel], files: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the part of the OpenAPI document that says what a body read here holds.
+
+    files: the fields that a form carries as files.
+    """
+    as_json = body.model_json_schema()
+    uploads = {name: {"type": "array", "items": UPLOAD} for name in files}
+    as_form = as_json | {"properties": as_json["properties"] | uploads}
+    content = {FORM: {"schema": as_form}, JSON: {"schema": as_json}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 async def _read_form(request: Request, settings: Settings) -> dict[str, Any]:
