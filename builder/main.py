@@ -77,6 +77,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if command is not None and command not in commands:
         parser.error(f"no command '{command}'.{near_miss(command, commands)}")
     inputs: list[str] = []
+    if command == "gateway":
+        # its options need packages that nobody else has to have, or to wait for
+        importlib.import_module("builder.gateway").add_to(commands[command])
     if command == "generate":
         argv, inputs = _split_inputs(argv, commands[command])
     elif command is not None:
@@ -99,7 +102,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="version", version=__version__)
     group = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     commands: dict[str, Parser] = {}
-    for add in (_add_model, _inspect, _check, _list, _remove, _serve, _probe, _generate):
+    for add in (_add_model, _inspect, _check, _list, _remove, _serve, _gateway, _probe, _generate):
         name = add.__name__.lstrip("_").replace("_", "-")
         about, _, example = (add.__doc__ or "").partition("\n\n")
         example = "\n".join(line.strip() for line in example.splitlines()).strip()
@@ -196,6 +199,26 @@ def _serve(parser: Parser) -> None:
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show the server's own log")
     parser.usage = "builder serve [NAME ...] [options] [-- TRITON OPTIONS]"
+
+
+def _gateway(parser: Parser) -> None:
+    """Serve an OpenAI-style API and a page in front of tritonservers.
+
+    builder gateway --triton localhost:8001 --port 8080
+    """
+    parser.set_defaults(module="builder.gateway")
+    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s; 0.0.0.0: all")
+    parser.add_argument(
+        "--port", type=_port, default=8080, metavar="P", help="default: %(default)s; 0: a free one"
+    )
+    parser.add_argument(
+        "--exit-timeout",
+        type=_seconds,
+        default=30,
+        metavar="S",
+        help="what running requests have to finish at the end; default: %(default)s",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="show a line for each request")
 
 
 def _probe(parser: Parser) -> None:

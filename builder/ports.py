@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass
 
 from builder.installation import ServerError
 
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
+
 
 @dataclass(frozen=True)
 class Ports:
@@ -26,7 +29,7 @@ def choose_ports(host: str, wanted: Ports) -> Ports:
     held: list[socket.socket] = []
     try:
         for kind in ("http", "grpc", "metrics"):
-            held.append(_bind(host, getattr(wanted, kind), kind))
+            held.append(bind(host, getattr(wanted, kind), kind, f"--{kind}-port"))
             chosen[kind] = held[-1].getsockname()[1]
     finally:
         for bound in held:
@@ -44,17 +47,21 @@ def _refuse_same(wanted: Ports) -> None:
         kinds[port] = kind
 
 
-def _bind(host: str, port: int, kind: str) -> socket.socket:
+def bind(host: str, port: int, kind: str, option: str) -> socket.socket:
+    """Return a socket that listens; port 0 is a free one.
+
+    Raises ServerError that says to choose another one with `option`.
+    """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
-        bound.listen(1)
+        bound.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         bound.close()
         raise ServerError(
             f"port {port} ({kind}) cannot be used on {host}: "
             f"{getattr(error, 'strerror', None) or error}; "
-            f"stop what uses it or choose another with --{kind}-port"
+            f"stop what uses it or choose another with {option}"
         ) from None
     return bound

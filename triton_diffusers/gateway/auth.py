@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 HASHED = "sha256:"
 DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 
-OPEN = ("/", "/health", "/favicon.ico")
+OPEN = ("/", "/health", "/health/live", "/favicon.ico")
 OPEN_FOLDER = "/page/"
 """What needs no key: the page, which asks for one, and probes. Nothing of these tells of calls."""
 

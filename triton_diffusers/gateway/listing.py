@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GET /v1/models, /v1/models/{id}, /health."""
+"""GET /v1/models, /v1/models/{id}, /health, /health/live."""
 
 import json
 from typing import Any
@@ -79,6 +79,12 @@ async def health(request: Request) -> dict[str, Any]:
     """Tell that the gateway runs and a tritonserver answers; 502 when none does."""
     models = await state_of(request).models.all()
     return {"status": "ok", "models": [model.name for model in models]}
+
+
+@router.get("/health/live", tags=["operations"])
+async def live() -> dict[str, Any]:
+    """Tell that the gateway runs, whatever its tritonservers do."""
+    return {"status": "ok"}
 
 
 def describe(model: Model) -> ModelDescription:
