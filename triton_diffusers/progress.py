@@ -38,6 +38,9 @@ class StepBar(tqdm):  # type: ignore[misc]  # tqdm has no types
             self.update()
 
 
+DEVICE = "_execution_device"
+"""Where a pipeline puts its inputs; a property of diffusers' pipelines."""
+
 Processors = tuple[tuple[Any, Mapping[str, Any]], ...]
 """Components that have attention processors, and those that they had when they were loaded."""
 
@@ -76,6 +79,8 @@ def isolate(pipeline: Any, on_step: OnStep, on_start: Callable[[], None] = lambd
     """
     from diffusers import DiffusionPipeline
 
+    if DEVICE not in vars(pipeline):
+        vars(pipeline)[DEVICE] = pipeline._execution_device  # copied with the rest
     clone = copy.copy(pipeline)
     clone.__class__ = _of_one_call(type(pipeline))  # type: ignore[arg-type]  # it is hashable
     for name, value in list(vars(pipeline).items()):
@@ -106,16 +111,10 @@ def _stateful() -> tuple[type, ...]:
 
 @functools.cache
 def _of_one_call(cls: Any) -> Any:
-    """Return a pipeline class of the same name whose `_execution_device` is looked up once.
+    """Return a pipeline class of the same name whose `_execution_device` is the instance's own.
 
     diffusers searches every module of every component for hooks each time that it is asked, and a
-    call asks several times: as long as some steps of a small model take.
+    call asks several times: as long as some steps of a small model take. Once loaded, a pipeline
+    keeps its device.
     """
-
-    def look_up(self: Any) -> Any:
-        return cls._execution_device.fget(self)
-
-    device = functools.cached_property(look_up)
-    device.__set_name__(cls, "_execution_device")
-    members = {"_execution_device": device, "__module__": cls.__module__}
-    return type(cls.__name__, (cls,), members)
+    return type(cls.__name__, (cls,), {DEVICE: None, "__module__": cls.__module__})

@@ -21,6 +21,10 @@ class Shared:
     def __class__(self) -> Any:  # isinstance() sees the module's class
         return type(self.__dict__["_module"])
 
+    def modules(self) -> Any:
+        """Return the module and those inside; pipelines search them for hooks in every call."""
+        return iter(self.__dict__["_lane"].modules(self.__dict__["_module"]))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_module"], name)
 

@@ -85,6 +85,13 @@ class Lane:
             raise waiting.error
         return waiting.result
 
+    def modules(self, module: Any) -> list[Any]:
+        """Return a module and those inside, which are walked once for all lanes."""
+        known = self._batcher.modules
+        if id(module) not in known:
+            known[id(module)] = list(module.modules())
+        return known[id(module)]
+
     def method(self, module: Any, name: str) -> Any:
         """Return a method of a module, the same object for every lane."""
         return self._batcher.methods.setdefault((id(module), name), getattr(module, name))
@@ -122,6 +129,7 @@ class StepBatcher:
         self.lanes = 0
         """How many calls run."""
         self.methods: dict[tuple[int, str], Any] = {}
+        self.modules: dict[int, list[Any]] = {}
         self._plans: dict[Any, bool | None] = {}
         """(key, batches) -> how lists are joined; None: not at all."""
         self.forwards: Counter[int] = Counter()
