@@ -9,6 +9,7 @@ import pytest
 
 from builder.tritonserver import Server
 from tests.server.gateway.serving import serve_gateway
+from tests.server.tiny_entries import TinyServer
 
 
 @pytest.fixture(scope="session")
@@ -17,4 +18,15 @@ def gateway(demo_server: Server, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("gateway")
     database = f"sqlite:///{folder / 'jobs.db'}"
     with serve_gateway(demo_server.grpc_url, database=database, files=str(folder)) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def tiny_gateway(
+    tiny_server: TinyServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The base URL of a gateway before the tiny entries, each loaded with tiny_server.load()."""
+    folder = tmp_path_factory.mktemp("tiny-gateway")
+    database = f"sqlite:///{folder / 'jobs.db'}"
+    with serve_gateway(tiny_server.triton.grpc_url, database=database, files=str(folder)) as url:
         yield url
