@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model as GET /v1/models describes it -> the fields of its form, in order.
+//
+// A field: { name, kind, label, required, first, placeholder, about, type }
+// first: shown at once, not under "More inputs". type: the input's data type and dims, as written.
+
+// Set by the page itself, or shown under another name below.
+const NOT_SHOWN = ["output_format", "output_base64", "output_quality", "preview_every"];
+const COUNTS = ["num_images_per_prompt", "num_videos_per_prompt", "num_waveforms_per_prompt"];
+const PRIMARY = ["image", "images", "video"];
+const MASKS = ["mask_image", "mask"];
+
+const LABELS = {
+  num_inference_steps: "Steps",
+  guidance_scale: "Guidance",
+  true_cfg_scale: "True CFG scale",
+  num_frames: "Frames",
+  fps: "Frames per second",
+  audio_end_in_s: "Seconds of sound",
+  extra: "Further arguments, as JSON",
+  mask_image: "Mask",
+};
+
+const FIRST = [
+  "prompt", "image", "images", "video", "mask_image", "mask", "negative_prompt", "size", "num_frames", "fps",
+  "audio_end_in_s", "num_inference_steps", "guidance_scale", "strength", "seed", ...COUNTS, "file_format",
+];
+
+export function describeFields(model) {
+  const primary = primaryInput(model);
+  const fields = model.inputs
+    .filter((input) => !NOT_SHOWN.includes(input.name) && !(hasSize(model) && isSide(input.name)))
+    .map((input) => describe(input, model, primary));
+  if (hasSize(model)) fields.push(sizeField(model));
+  if (model.formats.length) fields.push(formatField(model));
+  if (model.makes === "image") fields.push(qualityField());
+  return fields.sort((one, other) => rank(one) - rank(other));
+}
+
+// The input that a picture goes to when the request only says `image`.
+export function primaryInput(model) {
+  const media = model.inputs.filter((input) => input.media && !MASKS.includes(input.name));
+  return media.find((input) => PRIMARY.includes(input.name)) ?? (media.length === 1 ? media[0] : null);
+}
+
+export const countName = (model) => COUNTS.find((name) => inputOf(model, name)) ?? null;
+
+const inputOf = (model, name) => model.inputs.find((input) => input.name === name);
+const isSide = (name) => name === "width" || name === "height";
+const hasSize = (model) => ["width", "height"].every((name) => inputOf(model, name));
+
+function rank(field) {
+  const place = FIRST.indexOf(field.name);
+  return place >= 0 ? place : FIRST.length;
+}
+
+function describe(input, model, primary) {
+  return {
+    name: input.name,
+    kind: kindOf(input, primary),
+    label: COUNTS.includes(input.name) ? countLabel(model) : (LABELS[input.name] ?? humanize(input.name)),
+    required: input.required,
+    first: input.required || FIRST.includes(input.name) || input === primary,
+    placeholder: input.default == null ? "" : asText(input.default),
+    about: input.about,
+    type: `${input.data_type.replace("TYPE_", "")} [${input.dims.join(", ")}]`,
+  };
+}
+
+function kindOf(input, primary) {
+  if (input.media) {
+    if (MASKS.includes(input.name) && primary?.data_type === "TYPE_UINT8" && !/video/.test(primary.name)) return "mask";
+    if (input.data_type === "TYPE_FP32") return "audio";
+    return /(^|_)video(_|$)|^conditioning_frames$/.test(input.name) ? "video" : "image";
+  }
+  if (input.name === "extra") return "json";
+  if (input.name === "seed") return "seed";
+  const many = input.dims[0] === -1;
+  if (input.data_type === "TYPE_STRING") return many ? "prompt" : "text";
+  if (input.data_type === "TYPE_BOOL") return many ? "list" : "flag";
+  const whole = /INT/.test(input.data_type);
+  return many ? "list" : whole ? "whole" : "number";
+}
+
+const sizeField = (model) => ({
+  name: "size",
+  kind: "size",
+  label: "Size",
+  first: true,
+  placeholder: ["width", "height"].map((side) => asText(inputOf(model, side).default ?? "")),
+  type: "width × height, in pixels",
+});
+
+const formatField = (model) => ({
+  name: "file_format",
+  kind: "choice",
+  label: "File",
+  first: true,
+  choices: model.formats,
+  type: "output_format",
+});
+
+const qualityField = () => ({
+  name: "output_compression",
+  kind: "whole",
+  label: "Quality of JPEG and WebP",
+  first: false,
+  placeholder: "1 to 100",
+  type: "output_compression",
+});
+
+const countLabel = (model) => ({ image: "Pictures", video: "Videos", audio: "Sounds" })[model.makes] ?? "Outputs";
+
+function humanize(name) {
+  const words = name.replaceAll("_", " ");
+  return words[0].toUpperCase() + words.slice(1);
+}
+
+const asText = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
