@@ -10,10 +10,11 @@ from starlette.middleware.cors import CORSMiddleware
 
 from triton_diffusers import __version__
 from triton_diffusers.client.address import read_address
-from triton_diffusers.gateway import chat, edits, errors, images, listing, metrics, page
+from triton_diffusers.gateway import chat, edits, errors, images, listing, metrics, page, videos
 from triton_diffusers.gateway.auth import Auth, settings_keys
 from triton_diffusers.gateway.errors import ErrorBody
 from triton_diffusers.gateway.headers import StrictHeaders
+from triton_diffusers.gateway.jobs import Jobs, open_store
 from triton_diffusers.gateway.limits import Limits
 from triton_diffusers.gateway.metrics import Counted, Metrics
 from triton_diffusers.gateway.models import Models
@@ -28,19 +29,25 @@ FAILURES: dict[int | str, dict[str, Any]] = {
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Make the app. settings: by default what TRITON_DIFFUSERS_GATEWAY_* variables say.
 
-    Raises ConfigError for a file of keys that cannot be used, InvalidRequest for an address.
+    Raises ConfigError for a file of keys or a database that cannot be used, InvalidRequest for an
+    address.
     """
     settings = settings or Settings()
     addresses = [read_address(url, "grpc", False, None, None) for url in settings.triton]
+    stores = open_store(settings)
     counted = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         models = Models(addresses)
-        app.state.gateway = State(settings, models)
+        jobs = Jobs(settings, models, *stores)
+        app.state.gateway = State(settings, models, jobs)
+        counted.count_jobs = jobs.counts
+        jobs.start()
         try:
             yield
         finally:
+            await jobs.close()
             await models.close()
 
     app = FastAPI(
@@ -60,6 +67,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(images.router)
     app.include_router(edits.router)
     app.include_router(chat.router)
+    app.include_router(videos.router)
     app.include_router(listing.router)
     app.include_router(metrics.router)
     if settings.page:

@@ -14,6 +14,8 @@ from triton_diffusers.errors import ConfigError
 BUSY_S = 30
 """How long a connection waits for SQLite's one writer."""
 
+CONNECT_S = 10
+
 POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
 
 
@@ -37,7 +39,11 @@ def open_database(url: str) -> Engine:
     if read.get_backend_name() == "sqlite":
         return _open_sqlite(read)
     try:
-        return create_engine(read.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+        return create_engine(
+            read.set(drivername="postgresql+psycopg"),
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": CONNECT_S},
+        )
     except ImportError as error:
         raise ConfigError(
             f"database {read.render_as_string()} needs a package: {error}. "

@@ -6,6 +6,7 @@ nobody and is run again, a row that is gone was deleted and its call must stop. 
 the gateway calls them in threads.
 """
 
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -113,10 +114,18 @@ class Job:
     @property
     def files(self) -> list[str]:
         """The names of all files that belong to it."""
-        return [*(name for names in self.media.values() for name in names), *filter(None, [self.file])]
+        return [
+            *(name for names in self.media.values() for name in names),
+            *filter(None, [self.file]),
+        ]
 
 
-class JobsFull(Exception):
+def new_id() -> str:
+    """Return an id that nobody can guess."""
+    return f"video_{secrets.token_hex(16)}"
+
+
+class JobsFullError(Exception):
     """As many jobs wait, or are kept, as may."""
 
     def __init__(self, count: int, unfinished: bool):
@@ -145,12 +154,15 @@ class JobStore:
         self._engine.dispose()
 
     def add(self, values: Mapping[str, Any], max_unfinished: int, max_kept: int) -> Job:
-        """Queue a job. Raises JobsFull."""
+        """Queue a job. Raises JobsFullError."""
         with self._writing() as connection:
-            for limit, statuses in ((max_unfinished, UNFINISHED), (max_kept, UNFINISHED + FINISHED)):
+            for limit, statuses in (
+                (max_unfinished, UNFINISHED),
+                (max_kept, UNFINISHED + FINISHED),
+            ):
                 count = _count(connection, statuses)
                 if count >= limit:
-                    raise JobsFull(count, statuses == UNFINISHED)
+                    raise JobsFullError(count, statuses == UNFINISHED)
             now = _now(connection)
             row = {**values, "status": QUEUED, "created_at": now, "due_at": now}
             return _job(connection.execute(insert(JOBS).values(row).returning(JOBS)).one())
@@ -196,8 +208,10 @@ class JobStore:
             number = connection.scalar(oldest.with_for_update(skip_locked=True))
             if number is None:
                 return None
-            taken = update(JOBS).where(ROW.number == number).values(
-                status=RUNNING, owner=owner, due_at=now + LEASE_S, tries=ROW.tries + 1
+            taken = (
+                update(JOBS)
+                .where(ROW.number == number)
+                .values(status=RUNNING, owner=owner, due_at=now + LEASE_S, tries=ROW.tries + 1)
             )
             return _job(connection.execute(taken.returning(JOBS)).one())
 
@@ -232,7 +246,9 @@ class JobStore:
         """Remove the finished jobs whose time is over, and return them."""
         with self._writing() as connection:
             over = and_(ROW.status.in_(FINISHED), ROW.expires_at <= _now(connection))
-            return [_job(row) for row in connection.execute(delete(JOBS).where(over).returning(JOBS))]
+            return [
+                _job(row) for row in connection.execute(delete(JOBS).where(over).returning(JOBS))
+            ]
 
     def known(self, ids: list[str]) -> set[str]:
         """Return which of these are jobs."""
@@ -242,8 +258,10 @@ class JobStore:
     def counts(self) -> dict[str, int]:
         """Return the number of jobs by status."""
         with self._reading() as connection:
-            rows = connection.execute(select(ROW.status, func.count()).group_by(ROW.status)).all()
-        return {status: count for status, count in rows}
+            rows = connection.execute(
+                select(ROW.status, func.count().label("jobs")).group_by(ROW.status)
+            ).all()
+        return {row.status: row.jobs for row in rows}
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:

@@ -53,6 +53,13 @@ class Settings(BaseSettings):
     expire_after_s: float = Field(
         24 * 3600, gt=0, description="how long a finished job and its file are kept"
     )
+    job_workers: int = Field(4, gt=0, description="jobs that this gateway runs at once")
+    max_jobs: int = Field(
+        256, gt=0, description="jobs that wait or run; more are refused with 429"
+    )
+    max_stored_jobs: int = Field(
+        4096, gt=0, description="jobs that are kept, the finished ones too; more are refused"
+    )
     page: bool = Field(True, description="serve the page at /")
 
     @field_validator("triton", "api_keys", "fetch_hosts", "cors_origins", mode="before")

@@ -2,12 +2,16 @@
 """What the app holds while it runs."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 
 from triton_diffusers.gateway.models import Models
 from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.sizes import SizeMemory
+
+if TYPE_CHECKING:  # jobs.py comes to call models, which needs this module
+    from triton_diffusers.gateway.jobs import Jobs
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,7 @@ class State:
 
     settings: Settings
     models: Models
+    jobs: "Jobs"
     sizes: SizeMemory = field(default_factory=SizeMemory)
 
 

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of a job: keywords and files -> the call -> the result's file, or when to try again."""
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from triton_diffusers.client import Result
+from triton_diffusers.client.call import Progress
+from triton_diffusers.contract import OUTPUT_FORMAT
+from triton_diffusers.gateway.calls import generate
+from triton_diffusers.gateway.errors import ApiError
+from triton_diffusers.gateway.fields import Asked
+from triton_diffusers.gateway.job_files import JobFiles
+from triton_diffusers.gateway.job_store import COMPLETED, FAILED, MAX_TRIES, Job
+from triton_diffusers.gateway.models import Model, Models
+from triton_diffusers.gateway.settings import Settings
+from triton_diffusers.gateway.video_files import MEDIA_TYPES, check_video
+
+BUSY_WAIT_S = 2.0
+AWAY_WAIT_S = 5.0
+"""How long a job waits when the model's queue is full, and when the model or its server is away."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The columns of a job that ended."""
+
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Retry:
+    """A job that must run again later. counts: it had begun, which may not happen for ever."""
+
+    wait_s: float
+    counts: bool
+    reason: str
+
+
+async def run_job(
+    settings: Settings, models: Models, files: JobFiles, job: Job, on_progress: Progress
+) -> Outcome | Retry:
+    """Run a job once and store its result."""
+    if job.tries > MAX_TRIES:
+        reason = f"given up: started {MAX_TRIES} times, the gateway went away each time"
+        return _failed("gave_up", reason)
+    asked = Asked(dict(job.keywords), list(job.notes), _size(job))
+    try:
+        model = await models.named(job.model)
+    except ApiError as error:
+        return _away(settings, job, error)
+    try:
+        for name, stored in job.media.items():
+            asked.keywords[name] = [await asyncio.to_thread(files.read, file) for file in stored]
+    except FileNotFoundError:
+        return _failed("input_lost", "a file that was sent with the request is no longer stored")
+    try:
+        result = await generate(model, asked, settings.timeout_s, on_progress)
+        return await _store(files, job, model, asked, result)
+    except ApiError as error:
+        return _ended(settings, job, error)
+
+
+async def _store(files: JobFiles, job: Job, model: Model, asked: Asked, result: Result) -> Outcome:
+    """Write the video. Raises ApiError for one that is not what was asked for."""
+    file_format = asked.keywords[OUTPUT_FORMAT.name]
+    video = await asyncio.to_thread(check_video, model, asked, result)
+    name = f"{job.id}-{secrets.token_hex(4)}.{file_format}"
+    await asyncio.to_thread(files.write, name, video.content)
+    return Outcome(
+        {
+            "status": COMPLETED,
+            "progress": 100,
+            "file": name,
+            "media_type": MEDIA_TYPES[file_format],
+            "seed": result.seeds[0] if result.seeds else None,
+            "size": video.size,
+            "seconds": video.seconds,
+            "notes": video.notes,
+        }
+    )
+
+
+def _ended(settings: Settings, job: Job, error: ApiError) -> Outcome | Retry:
+    """Tell errors that pass from those that stay."""
+    if error.error.code in ("overloaded", "model_not_found"):
+        return _away(settings, job, error)
+    if error.error.code == "upstream_unavailable" and job.tries < MAX_TRIES:
+        return Retry(AWAY_WAIT_S, True, str(error))
+    return _failed(error.error.code or error.error.type, str(error))
+
+
+def _away(settings: Settings, job: Job, error: ApiError) -> Outcome | Retry:
+    """Wait for a model that is busy, loaded again or restarted: as long as results are kept."""
+    if time.time() > job.created_at + settings.expire_after_s:
+        return _failed(error.error.code or error.error.type, f"waited too long: {error}")
+    wait_s = BUSY_WAIT_S if error.error.code == "overloaded" else AWAY_WAIT_S
+    return Retry(wait_s, False, str(error))
+
+
+def _failed(code: str, message: str) -> Outcome:
+    return Outcome({"status": FAILED, "error_code": code, "error_message": message})
+
+
+def _size(job: Job) -> tuple[int, int] | None:
+    if job.size is None:
+        return None
+    width, _, height = job.size.partition("x")
+    return int(width), int(height)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request for a video -> the keywords of a call: its length, the pictures it starts from."""
+
+import io
+import json
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+from PIL import Image, UnidentifiedImageError
+
+from triton_diffusers import families
+from triton_diffusers.client.errors import InvalidRequest
+from triton_diffusers.client.files import format_of
+from triton_diffusers.client.request import build_inputs
+from triton_diffusers.contract import DEFAULT_FPS, FPS, IMAGE_COUNTS, SEED, VIDEO_FORMATS
+from triton_diffusers.gateway.errors import from_client, invalid
+from triton_diffusers.gateway.fields import Asked, read_fields
+from triton_diffusers.gateway.media import read_media
+from triton_diffusers.gateway.models import Model
+from triton_diffusers.gateway.settings import Settings
+from triton_diffusers.gateway.state import state_of
+from triton_diffusers.gateway.uploads import is_form, model_name, read_as, read_body, read_texts
+from triton_diffusers.gateway.video_schemas import VideoFields
+
+REFERENCES = ("input_reference", "image_reference")
+"""Fields that hold a picture or a video; which of the model's inputs it is, its content says."""
+
+RATES = (FPS.name, "frame_rate")
+FRAME_COUNTS = ("num_frames", "video_length")
+"""The pipelines' own names for the length, the usual one first."""
+
+VIDEO_INPUT = re.compile(r"(^|_)video(_|$)")
+
+SEEDS = 2**32
+"""Seeds are drawn below it, as the server draws them."""
+
+
+@dataclass(frozen=True)
+class VideoCall:
+    """A call that makes a video. seconds: the length, where it was asked for in seconds."""
+
+    model: Model
+    asked: Asked
+    seconds: float | None
+
+
+async def read_video_request(request: Request) -> VideoCall:
+    """Read a body. Raises ApiError: 404 for an unknown model, 400 for what it cannot take."""
+    state = state_of(request)
+    fields = await read_body(request, state.settings)
+    model = await state.models.find(model_name(fields), "video")
+    if is_form(request):
+        fields = read_texts(model, fields, VideoFields)
+    asked = await read_fields(state, model, read_as(VideoFields, fields), VIDEO_FORMATS[0])
+    seconds = _set_length(model, asked)
+    await _set_references(state.settings, model, asked)
+    _check(model, asked)
+    return VideoCall(model, asked, seconds)
+
+
+def draw_seed(model: Model, asked: Asked) -> None:
+    """Draw a seed where none was sent, as the server would: a job that is run twice repeats."""
+    if SEED.name not in asked.keywords and SEED.name not in call_kwargs(model):
+        asked.keywords[SEED.name] = secrets.randbelow(SEEDS)
+
+
+def play_rate(model: Model, keywords: dict[str, Any]) -> float | None:
+    """Return how many frames a second the video will have; None where only the server knows.
+
+    The order is the server's: as sent, as the entry sets it, the pipeline's own, its family's.
+    """
+    own = [name for name in RATES if _is_own(model, name)]
+    entrys = call_kwargs(model)
+    for told in (*(keywords.get(name) for name in RATES), *(entrys.get(name) for name in own)):
+        if isinstance(told, int | float) and told > 0:
+            return float(told)
+    pipeline = model.parameters.get("pipeline_class")
+    if own or pipeline is None:
+        return None  # the default stands in the pipeline's code, which is not here
+    family = families.find(pipeline)
+    return family.fps if family and family.fps else DEFAULT_FPS
+
+
+def call_kwargs(model: Model) -> dict[str, Any]:
+    """Return what the entry sets for every call."""
+    try:
+        read = json.loads(model.parameters.get("diffusers_call_kwargs", "{}"))
+    except ValueError:  # edited by hand
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _is_own(model: Model, name: str) -> bool:
+    """Tell whether a rate is the pipeline's: the inputs that every entry has come behind those."""
+    names = list(model.entry.inputs)
+    return name in names and SEED.name in names and names.index(name) < names.index(SEED.name)
+
+
+def _set_length(model: Model, asked: Asked) -> float | None:
+    """Turn `seconds` into a number of frames; return it."""
+    if "seconds" in model.entry.inputs or "seconds" not in asked.keywords:
+        return None
+    seconds: float = asked.keywords.pop("seconds")
+    name = next((name for name in FRAME_COUNTS if name in model.entry.inputs), None)
+    if name is None:
+        raise invalid(
+            f"seconds: '{model.name}' makes videos of one length; leave it out. "
+            f"Accepted: {', '.join(model.accepted)}.",
+            "seconds",
+        )
+    fps = play_rate(model, asked.keywords)
+    if fps is None:
+        raise invalid(
+            f"seconds: how many frames a second '{model.name}' makes is not known here; "
+            f"send fps too, or {name} instead",
+            "seconds",
+        )
+    frames = max(1, round(seconds * fps))
+    if asked.keywords.setdefault(name, frames) != frames:
+        raise invalid(f"seconds and {name} disagree ({frames} frames): send one of them", "seconds")
+    asked.notes.append(f"seconds: {seconds:g} at {fps:g} frames a second, sent as {name}={frames}")
+    return seconds
+
+
+async def _set_references(settings: Settings, model: Model, asked: Asked) -> None:
+    """Give the pictures and videos to start from to the inputs that they are for."""
+    for name in REFERENCES:
+        if name not in asked.keywords or name in model.entry.inputs:
+            continue
+        files = await read_media(settings, name, asked.keywords.pop(name))
+        target = _reference_input(model, name, files)
+        if target in asked.keywords:
+            raise invalid(f"{name} and {target} are the same input: send one of them", name)
+        asked.keywords[target] = files
+
+
+def _reference_input(model: Model, name: str, files: list[bytes]) -> str:
+    """Return the input that a picture, or a video, is for."""
+    kind = "video" if any(_is_video(file) for file in files) else "image"
+    fitting = [n for n in model.media_inputs if bool(VIDEO_INPUT.search(n)) == (kind == "video")]
+    fitting = [n for n in fitting if len(model.entry.inputs[n].dims) == 4 and "mask" not in n]
+    if kind in fitting or len(fitting) == 1:
+        return kind if kind in fitting else fitting[0]
+    takes = f"Its media inputs: {', '.join(model.media_inputs)}." if model.media_inputs else ""
+    raise invalid(f"{name}: '{model.name}' has no input for a {kind}. {takes}".strip(), name)
+
+
+def _is_video(file: bytes) -> bool:
+    if format_of(file) == "mp4":
+        return True
+    try:
+        return getattr(Image.open(io.BytesIO(file)), "n_frames", 1) > 1
+    except UnidentifiedImageError:
+        return True  # no picture: another container, which the server reads or refuses
+    except Exception:  # Pillow's readers raise whatever a broken file leads them to
+        return False
+
+
+def _check(model: Model, asked: Asked) -> None:
+    """Refuse what can be told without running the model."""
+    for name in IMAGE_COUNTS:
+        if asked.keywords.get(name, 1) != 1:
+            raise invalid(f"{name}: a job is one video; send several requests", name)
+    for name, tensor in model.entry.inputs.items():
+        if not tensor.optional and name not in asked.keywords and name not in call_kwargs(model):
+            raise invalid(f"{name} is missing: '{model.name}' requires it", name)
+    try:
+        build_inputs(model.entry, asked.keywords)
+    except InvalidRequest as error:
+        raise from_client(error) from None

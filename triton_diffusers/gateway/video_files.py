@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The video that a call made: its size and length as they are, and what to tell of them."""
+
+import io
+from dataclasses import dataclass
+
+from PIL import Image
+
+from triton_diffusers.client import Result
+from triton_diffusers.client.files import format_of
+from triton_diffusers.gateway.errors import ApiError
+from triton_diffusers.gateway.fields import Asked
+from triton_diffusers.gateway.models import Model
+from triton_diffusers.gateway.sizes import refusal
+
+MEDIA_TYPES = {"mp4": "video/mp4", "gif": "image/gif"}
+"""output_format -> what HTTP calls it."""
+
+
+@dataclass(frozen=True)
+class VideoFile:
+    """A file as the server encoded it. size: "WxH"; seconds: as text."""
+
+    content: bytes
+    size: str
+    seconds: str
+    notes: list[str]
+
+
+def check_video(model: Model, asked: Asked, result: Result) -> VideoFile:
+    """Look at what a call made. Raises ApiError: 400 for another size than was asked for."""
+    if not result.media:
+        raise ApiError(500, f"'{model.name}' made no video", code="pipeline_failed")
+    content = result.media[0]
+    size, frames, seconds = _measure(content)
+    if asked.size is not None and asked.size != size:
+        raise refusal(model, asked.size, size)
+    notes = [*asked.notes, *result.info.get("warnings", ())]
+    if asked.keywords.get("num_frames", frames) != frames:
+        notes.append(f"num_frames: {asked.keywords['num_frames']} sent, {frames} made")
+    if len(result.media) > 1:
+        notes.append(f"{len(result.media)} videos were made; the first is kept")
+    return VideoFile(content, f"{size[0]}x{size[1]}", f"{seconds:.6g}", notes)
+
+
+def _measure(content: bytes) -> tuple[tuple[int, int], int, float]:
+    """Return (width, height), the number of frames, and seconds."""
+    if format_of(content) == "gif":
+        with Image.open(io.BytesIO(content)) as animation:
+            frames = getattr(animation, "n_frames", 1)
+            return animation.size, frames, frames * animation.info.get("duration", 0) / 1000
+    import av  # not for those who never ask for a video
+
+    with av.open(io.BytesIO(content)) as container:
+        stream = container.streams.video[0]
+        seconds = stream.frames / float(stream.average_rate)
+        return (stream.width, stream.height), stream.frames, seconds
