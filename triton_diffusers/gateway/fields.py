@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Container
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
@@ -27,7 +27,9 @@ from triton_diffusers.errors import unknown
 from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.media import MASK_FIELD, input_of, read_mask, read_media
 from triton_diffusers.gateway.models import Model
-from triton_diffusers.gateway.state import State
+
+if TYPE_CHECKING:  # the state holds the jobs, which are read here too
+    from triton_diffusers.gateway.state import State
 
 MERGED = ("extra_params", "extra_args", "extra_body", "diffusers_kwargs", "video_params")
 """Fields that hold further fields by name."""
@@ -74,7 +76,7 @@ class Asked:
 
 
 async def read_fields(
-    state: State,
+    state: "State",
     model: Model,
     body: BaseModel,
     file_format: str = "png",
@@ -108,7 +110,7 @@ async def read_fields(
     return asked
 
 
-async def _add_media(state: State, asked: Asked, target: str, name: str, value: Any) -> None:
+async def _add_media(state: "State", asked: Asked, target: str, name: str, value: Any) -> None:
     """Add a media input as file contents."""
     if target in asked.keywords:
         raise invalid(f"'{name}' and another field are both the input '{target}': send one", name)

@@ -169,17 +169,20 @@ def test_the_openai_client_edits_streams_and_varies(
             "quality": "high",
         }
         whole = client.images.edit(**asked, extra_body=extra)
-        assert whole.data and whole.data[0].b64_json
+        assert whole.data
+        assert whole.data[0].b64_json
         assert np.array_equal(pixels_of(whole.data[0].b64_json), repainted)
         nested = client.images.edit(**asked, extra_body={"diffusers_kwargs": extra})
-        assert nested.data and nested.data[0].b64_json == whole.data[0].b64_json
+        assert nested.data
+        assert nested.data[0].b64_json == whole.data[0].b64_json
         events = list(client.images.edit(**asked, stream=True, extra_body=extra))
         assert [event.type for event in events] == ["image_edit.completed"]
         assert np.array_equal(pixels_of(events[0].b64_json), repainted)
         varied = client.images.create_variation(
             image=("car.png", file_of(PICTURE)), model="varies", n=2, extra_body=STEPS
         )
-        assert varied.data and len(varied.data) == 2
+        assert varied.data
+        assert len(varied.data) == 2
 
 
 def test_cosmetic_fields_are_noted(tiny_gateway: str, repainted: np.ndarray) -> None:
