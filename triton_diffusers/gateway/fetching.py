@@ -140,7 +140,7 @@ class _Resolver(AbstractResolver):
         found = await self._inner.resolve(host, port, family)
         for result in found:
             if not self._is_allowed(result["host"]):
-                raise OSError(_private(host))
+                raise ValueError(_private(host))
         return found
 
     async def close(self) -> None:
