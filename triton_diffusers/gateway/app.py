@@ -10,7 +10,17 @@ from starlette.middleware.cors import CORSMiddleware
 
 from triton_diffusers import __version__
 from triton_diffusers.client.address import read_address
-from triton_diffusers.gateway import chat, edits, errors, images, listing, metrics, page, videos
+from triton_diffusers.gateway import (
+    audio,
+    chat,
+    edits,
+    errors,
+    images,
+    listing,
+    metrics,
+    page,
+    videos,
+)
 from triton_diffusers.gateway.auth import Auth, settings_keys
 from triton_diffusers.gateway.errors import ErrorBody
 from triton_diffusers.gateway.headers import StrictHeaders
@@ -68,6 +78,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(edits.router)
     app.include_router(chat.router)
     app.include_router(videos.router)
+    app.include_router(audio.router)
     app.include_router(listing.router)
     app.include_router(metrics.router)
     if settings.page:

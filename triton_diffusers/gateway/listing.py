@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """GET /v1/models, /v1/models/{id}, /health, /health/live."""
 
-import json
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -89,7 +88,7 @@ async def live() -> dict[str, Any]:
 
 def describe(model: Model) -> ModelDescription:
     """Describe a model for the API and the page."""
-    defaults = _call_kwargs(model)
+    defaults = model.call_kwargs
     return ModelDescription(
         id=model.name,
         owned_by=model.source.partition("/")[0] if "/" in model.source else "triton-diffusers",
@@ -112,15 +111,3 @@ def describe(model: Model) -> ModelDescription:
         ],
         outputs=list(model.entry.outputs),
     )
-
-
-def _call_kwargs(model: Model) -> dict[str, Any]:
-    """Return the entry's own defaults by name. The builder wrote them: an edit may have broken."""
-    try:
-        read = json.loads(
-            model.parameters.get("diffusers_call_kwargs", "{}"),
-            parse_constant=lambda _: None,  # NaN and Infinity are no JSON for those who read it
-        )
-    except ValueError:
-        return {}
-    return read if isinstance(read, dict) else {}

@@ -2,6 +2,7 @@
 """The models that can be called: entries of this project on the tritonservers."""
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Awaitable, Sequence
@@ -53,6 +54,18 @@ class Model:
             if output.name in self.entry.outputs:
                 return kind
         return "arrays"
+
+    @property
+    def call_kwargs(self) -> dict[str, Any]:
+        """The entry's own defaults by name. An edit of what the builder wrote may break them."""
+        try:
+            read = json.loads(
+                self.parameters.get("diffusers_call_kwargs", "{}"),
+                parse_constant=lambda _: None,  # NaN and Infinity are no JSON for those who read it
+            )
+        except ValueError:
+            return {}
+        return read if isinstance(read, dict) else {}
 
     @property
     def media_inputs(self) -> list[str]:

@@ -2,7 +2,6 @@
 """A request for a video -> the keywords of a call: its length, the pictures it starts from."""
 
 import io
-import json
 import re
 import secrets
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ async def read_video_request(request: Request) -> VideoCall:
 
 def draw_seed(model: Model, asked: Asked) -> None:
     """Draw a seed where none was sent, as the server would: a job that is run twice repeats."""
-    if SEED.name not in asked.keywords and SEED.name not in call_kwargs(model):
+    if SEED.name not in asked.keywords and SEED.name not in model.call_kwargs:
         asked.keywords[SEED.name] = secrets.randbelow(SEEDS)
 
 
@@ -73,7 +72,7 @@ def play_rate(model: Model, keywords: dict[str, Any]) -> float | None:
     The order is the server's: as sent, as the entry sets it, the pipeline's own, its family's.
     """
     own = [name for name in RATES if _is_own(model, name)]
-    entrys = call_kwargs(model)
+    entrys = model.call_kwargs
     for told in (*(keywords.get(name) for name in RATES), *(entrys.get(name) for name in own)):
         if isinstance(told, int | float) and told > 0:
             return float(told)
@@ -82,15 +81,6 @@ def play_rate(model: Model, keywords: dict[str, Any]) -> float | None:
         return None  # the default stands in the pipeline's code, which is not here
     family = families.find(pipeline)
     return family.fps if family and family.fps else DEFAULT_FPS
-
-
-def call_kwargs(model: Model) -> dict[str, Any]:
-    """Return what the entry sets for every call."""
-    try:
-        read = json.loads(model.parameters.get("diffusers_call_kwargs", "{}"))
-    except ValueError:  # edited by hand
-        return {}
-    return read if isinstance(read, dict) else {}
 
 
 def _is_own(model: Model, name: str) -> bool:
@@ -165,7 +155,7 @@ def _check(model: Model, asked: Asked) -> None:
         if asked.keywords.get(name, 1) != 1:
             raise invalid(f"{name}: a job is one video; send several requests", name)
     for name, tensor in model.entry.inputs.items():
-        if not tensor.optional and name not in asked.keywords and name not in call_kwargs(model):
+        if not tensor.optional and name not in asked.keywords and name not in model.call_kwargs:
             raise invalid(f"{name} is missing: '{model.name}' requires it", name)
     try:
         build_inputs(model.entry, asked.keywords)
