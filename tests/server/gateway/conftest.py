@@ -8,6 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from builder.tritonserver import Server
+from tests.server.gateway.browser import browser as browser
+from tests.server.gateway.browser import page_gateway as page_gateway
+from tests.server.gateway.browser import page_server as page_server
+from tests.server.gateway.browser import tab as tab
+from tests.server.gateway.postgres import MakeDatabase, start_postgres
 from tests.server.gateway.serving import serve_gateway
 from tests.server.tiny_entries import TinyServer
 
@@ -30,3 +35,10 @@ def tiny_gateway(
     database = f"sqlite:///{folder / 'jobs.db'}"
     with serve_gateway(tiny_server.triton.grpc_url, database=database, files=str(folder)) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def make_postgres_database() -> Iterator[MakeDatabase]:
+    """A function that makes an empty database on a real PostgreSQL and returns its URL."""
+    with start_postgres() as make:
+        yield make
