@@ -4,7 +4,6 @@
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -20,7 +19,7 @@ from triton_diffusers.client import (
 from triton_diffusers.client.call import Preview, Progress
 from triton_diffusers.gateway.errors import ApiError, from_client, invalid
 from triton_diffusers.gateway.fields import Asked
-from triton_diffusers.gateway.metrics import add_call
+from triton_diffusers.gateway.metrics import waiting_for
 from triton_diffusers.gateway.models import Model
 
 T = TypeVar("T")
@@ -38,23 +37,21 @@ async def generate(
     on_preview: Preview | None = None,
 ) -> Result:
     """Run a call. Raises ApiError for what the server or the connection to it says."""
-    started = time.perf_counter()
     try:
-        return await model.client.generate(
-            timeout_s=timeout_s,
-            shared_memory=False,
-            on_progress=on_progress,
-            on_preview=on_preview,
-            **asked.keywords,
-        )
+        with waiting_for(model.name):
+            return await model.client.generate(
+                timeout_s=timeout_s,
+                shared_memory=False,
+                on_progress=on_progress,
+                on_preview=on_preview,
+                **asked.keywords,
+            )
     except InvalidRequest as error:
         raise _with_nearest_size(error, asked) from None
     except DiffusersClientError as error:
         if isinstance(error, (ServerUnavailable, ModelNotFound)):
             model.server.doubt()
         raise from_client(error) from None
-    finally:
-        add_call(model.name, time.perf_counter() - started)
 
 
 async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -70,8 +67,7 @@ async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
             return task.result()
         raise ApiError(499, "the caller went away", code="cancelled")
     finally:
-        await _end(gone)
-        await _end(task)
+        await _end(gone, task)
 
 
 async def _gone(request: Request) -> None:
@@ -79,14 +75,16 @@ async def _gone(request: Request) -> None:
         pass
 
 
-async def _end(task: asyncio.Future[Any]) -> None:
-    """Cancel what still runs and wait for its end; nobody is left to be told how it ended."""
-    if task.done():
-        return
-    task.cancel()
-    await asyncio.wait((task,))
-    if not task.cancelled() and task.exception() is not None:
-        LOG.debug("a call that was cancelled ended with: %s", task.exception())
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel those that still run and wait for their ends, of which nobody is left to be told."""
+    running = [task for task in tasks if not task.done()]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running)
+    for task in running:
+        if not task.cancelled() and task.exception() is not None:
+            LOG.debug("what was cancelled ended with: %s", task.exception())
 
 
 def _with_nearest_size(error: InvalidRequest, asked: Asked) -> ApiError:

@@ -5,7 +5,8 @@ Labels have few values: paths as they are declared, names of models that are ser
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -43,12 +44,16 @@ current: ContextVar[Tally | None] = ContextVar("current", default=None)
 """The tally of the request that runs."""
 
 
-def add_call(model: str, seconds: float) -> None:
-    """Add a call of a model to the request that runs, if one does."""
-    tally = current.get()
-    if tally is not None:
-        tally.model = model
-        tally.calls_s += seconds
+@contextmanager
+def waiting_for(model: str) -> Iterator[None]:
+    """Tell the request that runs, if one does, that it waits for a call of a model."""
+    tally = current.get() or Tally()
+    tally.model = model
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        tally.calls_s += time.perf_counter() - started
 
 
 class Metrics:

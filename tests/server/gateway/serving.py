@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from triton_diffusers.gateway import Settings, create_app
 
@@ -20,7 +22,14 @@ START_S = 30.0
 @contextmanager
 def serve_gateway(*triton: str, **settings: Any) -> Iterator[str]:
     """Serve the gateway in front of these tritonservers (gRPC addresses); yield its base URL."""
-    app = create_app(Settings(triton=triton, **settings))
+    with tempfile.TemporaryDirectory() as folder:
+        places = {"database": f"sqlite:///{folder}/jobs.db", "files": folder}
+        with _serve(create_app(Settings(triton=triton, **places | settings))) as url:
+            yield url
+
+
+@contextmanager
+def _serve(app: FastAPI) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
