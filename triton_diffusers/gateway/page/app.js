@@ -78,7 +78,6 @@ async function create(seed) {
     explain(error);
   } finally {
     running = null;
-    if (document.activeElement === byId("stop")) byId("create").focus();
     setRunning(false);
   }
 }
@@ -103,10 +102,13 @@ async function follow(request, stopping) {
   }
 }
 
+// Create and Stop change places, and hand the focus on.
 function setRunning(is) {
-  show(byId("stop"), is);
-  show(byId("create"), !is);
-  if (is) byId("stop").focus({ preventScroll: true });
+  const [shown, hidden] = is ? [byId("stop"), byId("create")] : [byId("create"), byId("stop")];
+  const focused = document.activeElement === hidden;
+  show(shown, true);
+  if (focused) shown.focus({ preventScroll: true });
+  show(hidden, false);
 }
 
 function explain(error) {
@@ -162,12 +164,17 @@ function showHistory() {
 }
 
 function thumb(record) {
-  const [blob] = record.media;
-  const kind = blob.type.split("/")[0];
-  const face = kind === "image" ? h("img", { src: thumbs.of(blob), alt: "", loading: "lazy" }) : h("span", { class: "face", "aria-hidden": "true" }, kind === "audio" ? "♪" : "▶");
+  const face = faceOf(record.media[0]);
   const words = record.request.fields.prompt ?? record.request.model;
   const label = `${words}, ${record.request.model}, seed ${record.seed}, ${new Date(record.at).toLocaleString()}`;
   return h("li", {}, h("button", { type: "button", title: words, "aria-label": label, "aria-current": record === shown ? "true" : null, onclick: () => open(record) }, face));
+}
+
+function faceOf(blob) {
+  const kind = blob.type.split("/")[0];
+  if (kind === "image") return h("img", { src: thumbs.of(blob), alt: "" });
+  if (kind === "video") return h("video", { src: thumbs.of(blob), muted: true, preload: "metadata", tabindex: -1, "aria-hidden": "true" });
+  return h("span", { "aria-hidden": "true" }, "♪");
 }
 
 function open(record) {
@@ -238,7 +245,9 @@ byId("stop").addEventListener("click", () => running?.abort());
 byId("model").addEventListener("change", (event) => choose(models.find((each) => each.id === event.target.value)));
 byId("access").addEventListener("submit", (event) => {
   event.preventDefault();
-  setKey(byId("key").value.trim());
+  const typed = byId("key").value.trim();
+  if (!/^[\x21-\x7e]+$/.test(typed)) return say("An API key is made of letters, digits and signs, without spaces."); // headers carry no others
+  setKey(typed);
   byId("key").value = "";
   show(byId("access"), false);
   if (models.length) say(null);

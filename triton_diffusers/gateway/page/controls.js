@@ -28,8 +28,8 @@ export class Control {
   }
 
   about() {
-    const { field } = this;
-    return [field.name !== field.type && h("code", {}, field.name), ` ${field.type}`, field.about ? ` · ${field.about}` : ""].filter(Boolean);
+    const { wire, type, about } = this.field;
+    return [h("code", {}, wire), ` ${type}`, about ? ` · ${about}` : ""];
   }
 
   head() {
@@ -96,7 +96,7 @@ class Prompt extends Text {
 
 class Whole extends Text {
   attributes() {
-    return { ...super.attributes(), inputmode: "numeric" };
+    return { ...super.attributes(), placeholder: this.field.placeholder || "default", inputmode: "numeric" };
   }
 
   parse(text) {
@@ -108,7 +108,7 @@ class Whole extends Text {
 
 class Decimal extends Text {
   attributes() {
-    return { ...super.attributes(), inputmode: "decimal" };
+    return { ...super.attributes(), placeholder: this.field.placeholder || "default", inputmode: "decimal" };
   }
 
   parse(text) {
@@ -120,7 +120,7 @@ class Decimal extends Text {
 
 class Seed extends Whole {
   attributes() {
-    return { ...super.attributes(), placeholder: this.field.placeholder || "a new one each time" };
+    return { ...super.attributes(), placeholder: this.field.placeholder || "new each time" };
   }
 }
 

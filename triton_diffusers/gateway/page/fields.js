@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model as GET /v1/models describes it -> the fields of its form, in order.
 //
-// A field: { name, kind, label, required, first, placeholder, about, type }
-// first: shown at once, not under "More inputs". type: the input's data type and dims, as written.
+// A field: { name, kind, label, required, first, placeholder, about, wire, type }
+// first: shown at once, not under "More inputs". wire, type: its name and type as Triton lists them.
 
 // Set by the page itself, or shown under another name below.
 const NOT_SHOWN = ["output_format", "output_base64", "output_quality", "preview_every"];
 const COUNTS = ["num_images_per_prompt", "num_videos_per_prompt", "num_waveforms_per_prompt"];
-const PRIMARY = ["image", "images", "video"];
-const MASKS = ["mask_image", "mask"];
+const PRIMARY = ["image", "images", "input_images", "reference_image", "reference_images", "video"];
+const MASKS = ["mask_image", "mask", "control_mask"];
 
 const LABELS = {
   num_inference_steps: "Steps",
@@ -39,11 +39,17 @@ export function describeFields(model) {
 
 // The input that a picture goes to when the request only says `image`.
 export function primaryInput(model) {
-  const media = model.inputs.filter((input) => input.media && !MASKS.includes(input.name));
-  return media.find((input) => PRIMARY.includes(input.name)) ?? (media.length === 1 ? media[0] : null);
+  const known = PRIMARY.map((name) => inputOf(model, name)).find((input) => input?.media);
+  const others = model.inputs.filter((input) => input.media && !/mask|ip_adapter_image/.test(input.name));
+  return known ?? (others.length === 1 ? others[0] : null);
 }
 
+export const maskInput = (model) => MASKS.map((name) => inputOf(model, name)).find((input) => input?.media) ?? null;
+
 export const countName = (model) => COUNTS.find((name) => inputOf(model, name)) ?? null;
+
+// A job of OpenAI's API is one video.
+const isOneOnly = (model, name) => model.makes === "video" && COUNTS.includes(name);
 
 const inputOf = (model, name) => model.inputs.find((input) => input.name === name);
 const isSide = (name) => name === "width" || name === "height";
@@ -60,10 +66,11 @@ function describe(input, model, primary) {
     kind: kindOf(input, primary),
     label: COUNTS.includes(input.name) ? countLabel(model) : (LABELS[input.name] ?? humanize(input.name)),
     required: input.required,
-    first: input.required || FIRST.includes(input.name) || input === primary,
+    first: input.required || input === primary || (FIRST.includes(input.name) && !isOneOnly(model, input.name)),
     placeholder: input.default == null ? "" : asText(input.default),
-    about: input.about,
-    type: `${input.data_type.replace("TYPE_", "")} [${input.dims.join(", ")}]`,
+    about: input.name === "seed" ? null : input.about,
+    wire: input.name,
+    type: typeOf(input),
   };
 }
 
@@ -88,7 +95,8 @@ const sizeField = (model) => ({
   label: "Size",
   first: true,
   placeholder: ["width", "height"].map((side) => asText(inputOf(model, side).default ?? "")),
-  type: "width × height, in pixels",
+  wire: "width, height",
+  type: "pixels",
 });
 
 const formatField = (model) => ({
@@ -97,7 +105,8 @@ const formatField = (model) => ({
   label: "File",
   first: true,
   choices: model.formats,
-  type: "output_format",
+  wire: model.makes === "audio" ? "response_format" : "output_format",
+  type: "STRING",
 });
 
 const qualityField = () => ({
@@ -106,7 +115,8 @@ const qualityField = () => ({
   label: "Quality of JPEG and WebP",
   first: false,
   placeholder: "1 to 100",
-  type: "output_compression",
+  wire: "output_compression",
+  type: "INT64",
 });
 
 const countLabel = (model) => ({ image: "Pictures", video: "Videos", audio: "Sounds" })[model.makes] ?? "Outputs";
@@ -114,6 +124,12 @@ const countLabel = (model) => ({ image: "Pictures", video: "Videos", audio: "Sou
 function humanize(name) {
   const words = name.replaceAll("_", " ");
   return words[0].toUpperCase() + words.slice(1);
+}
+
+// "INT64", "FP64 [-1]", "UINT8 [-1, -1, -1, -1]"; what holds one value needs no dims.
+function typeOf(input) {
+  const many = input.dims.length > 1 || (input.dims[0] !== 1 && input.data_type !== "TYPE_STRING");
+  return input.data_type.replace("TYPE_", "") + (many ? ` [${input.dims.join(", ")}]` : "");
 }
 
 const asText = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));

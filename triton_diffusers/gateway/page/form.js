@@ -59,13 +59,19 @@ export class Form {
 
   // Show an error beside the field that its `param` names. Returns whether there is one.
   fail(error) {
-    const name = controlName(this.#model, error.param).find((known) => this.#controls.has(known));
+    const name = controlName(this.#model, error.param).find((known) => this.#controls.has(known)) ?? this.#holder(error.param);
     if (!name) return false;
     const control = this.#controls.get(name);
     control.setError(error.message);
     for (let parent = control.element.closest("details"); parent; parent = parent.parentElement.closest("details")) parent.open = true;
     control.focus.focus();
     return true;
+  }
+
+  // Arguments without a control of their own were typed as JSON.
+  #holder(param) {
+    const typed = this.#peek().extra;
+    return typed && param in typed ? "extra" : null;
   }
 
   #peek() {

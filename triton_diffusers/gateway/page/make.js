@@ -64,7 +64,7 @@ async function makeVideo(request, { onProgress, signal }) {
     }
     if (job.status === "failed") throw new ApiError(400, job.error ?? { message: "The video failed." });
     const response = await call(`${path}/content`, { signal });
-    return { ...job, media: [await response.blob()] };
+    return { ...job, seconds: null, media: [await response.blob()] }; // a job's seconds are the video's
   } catch (error) {
     if (error.name === "AbortError") await call(path, { method: "DELETE" }).catch(() => {}); // it may have ended
     throw error;

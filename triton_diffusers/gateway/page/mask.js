@@ -8,6 +8,7 @@ import { h, show } from "./dom.js";
 import { Upload } from "./uploads.js";
 
 const TINT = "rgba(255, 64, 96, 0.62)";
+const isPainted = (alpha) => alpha > 78; // the edge of a stroke is softened: half of the tint's 158
 const MOST_PIXELS = 2048 * 2048; // a phone's browser gives no larger canvas; the model scales masks
 
 class Mask extends Upload {
@@ -194,18 +195,18 @@ class Mask extends Upload {
   }
 
   clear() {
-    this.change((alpha) => alpha * 0);
+    this.change(() => false);
   }
 
   invert() {
-    this.change((alpha) => (alpha ? 0 : 255));
+    this.change((painted) => !painted);
   }
 
-  change(alphaOf) {
+  change(paintedAfter) {
     this.remember();
     const { width, height } = this.canvas;
     const image = this.pen.getImageData(0, 0, width, height);
-    for (let i = 0; i < image.data.length; i += 4) image.data.set([255, 64, 96, alphaOf(image.data[i + 3]) ? 158 : 0], i);
+    for (let i = 0; i < image.data.length; i += 4) image.data.set([255, 64, 96, paintedAfter(isPainted(image.data[i + 3])) ? 158 : 0], i);
     this.pen.putImageData(image, 0, 0);
     this.dirty = true;
     this.tell();
@@ -215,12 +216,13 @@ class Mask extends Upload {
   painted() {
     const { data } = this.pen.getImageData(0, 0, this.canvas.width, this.canvas.height);
     let count = 0;
-    for (let i = 3; i < data.length; i += 4) count += data[i] > 78;
+    for (let i = 3; i < data.length; i += 4) count += isPainted(data[i]);
     return count / (data.length / 4);
   }
 
   tell() {
-    const percent = Math.round(100 * this.painted());
+    const share = this.painted();
+    const percent = share > 0 && share < 0.005 ? "Less than 1" : Math.round(100 * share);
     this.say(percent ? `${percent} % of the picture is painted.` : "Nothing is painted yet.");
   }
 
@@ -240,7 +242,7 @@ class Mask extends Upload {
     const sheet = h("canvas");
     Object.assign(sheet, { width, height });
     const image = this.pen.getImageData(0, 0, width, height);
-    for (let i = 0; i < image.data.length; i += 4) image.data.set(image.data[i + 3] > 78 ? [255, 255, 255, 255] : [0, 0, 0, 255], i);
+    for (let i = 0; i < image.data.length; i += 4) image.data.set(isPainted(image.data[i + 3]) ? [255, 255, 255, 255] : [0, 0, 0, 255], i);
     sheet.getContext("2d").putImageData(image, 0, 0);
     return new Promise((resolve) => sheet.toBlob(resolve, "image/png"));
   }

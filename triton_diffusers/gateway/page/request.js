@@ -4,7 +4,7 @@
 // fields: what JSON carries, by name. files: [name of the form's part, File], for multipart bodies.
 // values: what each control held, so that the form can be filled with it again.
 
-import { countName, primaryInput } from "./fields.js";
+import { countName, maskInput, primaryInput } from "./fields.js";
 
 const GENERATE = { image: "v1/images/generations", video: "v1/videos", audio: "v1/audio/generate" };
 
@@ -18,14 +18,25 @@ export function buildRequest(model, values) {
       files.push(...value.map((file) => [partName(model, name, primary), file]));
     } else Object.assign(fields, renamed(model, name, value));
   }
+  renameTwins(files);
   const path = model.makes === "image" && files.length ? "v1/images/edits" : GENERATE[model.makes];
   return { model: model.id, makes: model.makes, path, fields, files, values };
+}
+
+// Files of one name get others, so that the request as code can be run in one folder.
+function renameTwins(files) {
+  const taken = new Set();
+  for (const part of files) {
+    const [name, file] = part;
+    if (taken.has(file.name)) part[1] = new File([file], `${name}-${taken.size}-${file.name}`, { type: file.type });
+    taken.add(part[1].name);
+  }
 }
 
 function partName(model, name, primary) {
   if (model.makes === "video" && name === primary) return "input_reference";
   if (model.makes !== "image") return name;
-  return { [primary]: "image", mask_image: "mask" }[name] ?? name;
+  return { [primary]: "image", [maskInput(model)?.name]: "mask" }[name] ?? name;
 }
 
 function renamed(model, name, value) {
@@ -41,7 +52,7 @@ const withoutUnset = (object) => Object.fromEntries(Object.entries(object).filte
 // An error's `param` -> the name of the control that it is about.
 export function controlName(model, param) {
   const primary = primaryInput(model)?.name;
-  const known = { n: countName(model), width: "size", height: "size", output_format: "file_format", response_format: "file_format", diffusers_kwargs: "extra", image: primary, images: primary, "image[]": primary, input_reference: primary, mask: "mask_image", input: "prompt" };
+  const known = { n: countName(model), width: "size", height: "size", output_format: "file_format", response_format: "file_format", diffusers_kwargs: "extra", image: primary, images: primary, "image[]": primary, input_reference: primary, mask: maskInput(model)?.name, input: "prompt" };
   return [param, known[param], param?.split(".")[0]].filter(Boolean);
 }
 

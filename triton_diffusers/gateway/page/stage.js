@@ -71,7 +71,7 @@ export class Stage {
   show(record, actions) {
     this.#urls.revoke();
     this.#place(record.media.map((blob, place) => this.#figure(record, blob, place)));
-    byId("details").replaceChildren(facts(record), buttons(record, actions), notes(record));
+    byId("details").replaceChildren(...[facts(record), buttons(record, actions), notes(record)].filter(Boolean));
     show(byId("details"), true);
   }
 
