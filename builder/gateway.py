@@ -157,21 +157,29 @@ def _say_where(url: str, settings: "Settings") -> None:
 
 
 def _create(settings: "Settings") -> "FastAPI":
-    from triton_diffusers.client import DiffusersClientError
-    from triton_diffusers.gateway import create_app
+    with _told_what_to_install():
+        from triton_diffusers.client import DiffusersClientError
+        from triton_diffusers.gateway import create_app
 
-    try:
-        return create_app(settings)
-    except DiffusersClientError as error:
-        raise ConfigError(f"--triton: {error}") from None
+        try:
+            return create_app(settings)
+        except DiffusersClientError as error:
+            raise ConfigError(f"--triton: {error}") from None
 
 
 def _settings_class() -> "type[Settings]":
+    with _told_what_to_install():
+        from triton_diffusers.gateway.settings import Settings
+
+        return Settings
+
+
+@contextmanager
+def _told_what_to_install() -> Iterator[None]:
     try:
-        import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
 
-        from triton_diffusers.gateway.settings import Settings
+        yield
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] in ("builder", "triton_diffusers"):
             raise
@@ -180,7 +188,6 @@ def _settings_class() -> "type[Settings]":
             "pip install 'triton-diffusers[gateway]', or in a checkout "
             "pip install '.[gateway]' -c constraints.txt"
         ) from None
-    return Settings
 
 
 def _about(field: Any) -> str:
