@@ -3,7 +3,6 @@
 
 import asyncio
 import logging
-import re
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from triton_diffusers.client import (
     DiffusersClientError,
     InvalidRequest,
     ModelNotFound,
+    PipelineError,
     Result,
     ServerUnavailable,
 )
@@ -21,12 +21,14 @@ from triton_diffusers.gateway.errors import ApiError, from_client, invalid
 from triton_diffusers.gateway.fields import Asked
 from triton_diffusers.gateway.metrics import waiting_for
 from triton_diffusers.gateway.models import Model
+from triton_diffusers.gateway.sizes import nearest, step_in
 
 T = TypeVar("T")
 
 LOG = logging.getLogger(__name__)
 
-DIVISIBLE = re.compile(r"divisible by (\d+)")
+TOO_SMALL = 64
+"""A side below which pipelines may fail in their layers rather than refuse."""
 
 
 async def generate(
@@ -48,6 +50,8 @@ async def generate(
             )
     except InvalidRequest as error:
         raise _with_nearest_size(error, asked) from None
+    except PipelineError as error:
+        raise _failed(error, asked) from None
     except DiffusersClientError as error:
         if isinstance(error, (ServerUnavailable, ModelNotFound)):
             model.server.doubt()
@@ -89,9 +93,21 @@ async def _end(*tasks: asyncio.Future[Any]) -> None:
 
 def _with_nearest_size(error: InvalidRequest, asked: Asked) -> ApiError:
     """Add the nearest size that works where a pipeline says what sizes must be divisible by."""
-    found = DIVISIBLE.search(error.message)
-    if found is None or asked.size is None or not int(found[1]):
+    step = step_in(error.message)
+    if step is None or asked.size is None:
         return from_client(error)
-    step = int(found[1])
-    width, height = (max(1, round(pixels / step)) * step for pixels in asked.size)
+    width, height = nearest(asked.size, step)
     return invalid(f"{error.message} Nearest size: {width}x{height}.", "size")
+
+
+def _failed(error: PipelineError, asked: Asked) -> ApiError:
+    """Word a failed call; one of a tiny picture is its caller's to change."""
+    sides = [asked.keywords.get(name) for name in ("width", "height")]
+    if not any(isinstance(side, int) and side < TOO_SMALL for side in sides):
+        return from_client(error)
+    told = "x".join(map(str, sides))
+    return invalid(
+        f"size: the call failed at {told}, which may be too small for the model; send a larger "
+        f"size: {error.message}",
+        "size",
+    )

@@ -17,7 +17,6 @@ from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.fields import Asked, read_fields
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.schemas import ImageData, ImageFields, ImageGeneration, Images
-from triton_diffusers.gateway.sizes import refusal
 from triton_diffusers.gateway.state import State, state_of
 from triton_diffusers.gateway.streaming import EventCall, stream
 
@@ -108,8 +107,8 @@ def check_size(state: State, model: Model, asked: Asked, result: Result) -> str 
         return None
     made = Image.open(io.BytesIO(result.media[0])).size
     if asked.size is not None and asked.size != made:
-        state.sizes.learn(model, asked.size, asked.keywords, made)
-        raise refusal(model, asked.size, made)
+        warnings = result.info.get("warnings", [])
+        raise state.sizes.learn(model, asked.size, asked.keywords, made, warnings)
     return f"{made[0]}x{made[1]}"
 
 
