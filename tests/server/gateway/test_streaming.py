@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams of previews, progress and pictures, from entries written with and without --decoupled."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from builder.tritonserver import Server, start_server
+from tests.server.entries import add_entry, load_all
+from tests.server.gateway.pictures import TIMEOUT_S, error_in, pixels_of, url_of
+from tests.server.gateway.serving import serve_gateway
+from tests.server.tiny_entries import TinyServer
+from tests.tiny.media import draw_picture
+from triton_diffusers.client import DiffusersClient
+
+DEMO = Path(__file__).parents[3] / "model_repository" / "demo" / "pipeline"
+STEPS = 8
+SMALL = {"height": 64, "width": 64, "num_inference_steps": STEPS, "max_sequence_length": 32}
+SEVEN = {"prompt": "a handwritten seven", "seed": 7}
+LEARNED_FROM = ("zero", "one", "two", "three", "four", "five", "six", "eight")
+MANY_STEPS = 1000
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The demo model as an entry that streams and knows its previews' colours, and as another."""
+    folder = tmp_path_factory.mktemp("streaming")
+    call = ("--diffusers-call-kwargs", json.dumps(SMALL))
+    for name, options in (("streams", ("--decoupled",)), ("plain", ())):
+        add_entry(folder / "repository", name, DEMO, *call, *options)
+    with start_server(folder / "repository", log=folder / "server.log") as running:
+        load_all(running, ["streams", "plain"])
+        with DiffusersClient(running.grpc_url, "streams") as client:
+            for seed, word in enumerate(LEARNED_FROM):
+                client.generate(prompt=f"a handwritten {word}", seed=seed, preview_every=1)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def url(server: Server) -> Iterator[str]:
+    with serve_gateway(server.grpc_url) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def seven(server: Server) -> np.ndarray:
+    with DiffusersClient(server.grpc_url, "plain") as client:
+        pixels: np.ndarray = client.generate(**SEVEN).arrays["images"][0]
+    return pixels
+
+
+def post(url: str, path: str = "generations", **body: Any) -> httpx.Response:
+    sent = {"stream": True, **body}
+    return httpx.post(f"{url}/v1/images/{path}", json=sent, timeout=TIMEOUT_S)
+
+
+def events_in(response: httpx.Response) -> list[dict[str, Any]]:
+    """The events of an answer; each is named twice, as OpenAI's are."""
+    assert response.status_code == 200, response.text
+    assert response.headers["Content-Type"].startswith("text/event-stream")
+    events = []
+    for block in response.text.strip().split("\n\n"):
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        events.append(event)
+    return events
+
+
+@pytest.mark.parametrize("partials", [0, 1, 2, 3])
+def test_as_many_previews_as_asked_for_evenly_then_the_picture(
+    url: str, seven: np.ndarray, partials: int
+) -> None:
+    body = SEVEN | {"model": "streams", "partial_images": partials, "stream_progress": True}
+    events = events_in(post(url, **body))
+    kinds = [event["type"].removeprefix("image_generation.") for event in events]
+    assert kinds.count("progress") == STEPS
+    assert kinds.count("partial_image") == partials
+    assert kinds[-1] == "completed"
+    partial = [event for event in events if "partial_image_index" in event]
+    assert [event["partial_image_index"] for event in partial] == list(range(partials))
+    after = [kinds[:i].count("progress") for i, k in enumerate(kinds) if k == "partial_image"]
+    expected = [STEPS * (index + 1) / (partials + 1) for index in range(partials)]
+    assert all(abs(a - e) <= 1 for a, e in zip(after, expected, strict=True)), after
+    assert all(pixels_of(event["b64_json"]).shape == (16, 16, 3) for event in partial)
+    assert all(event["size"] == "16x16" for event in partial)
+    assert np.array_equal(pixels_of(events[-1]["b64_json"]), seven)
+    assert events[-1]["seed"] == 7
+
+
+def test_a_step_has_one_preview_at_most(url: str) -> None:
+    body = SEVEN | {"model": "streams", "partial_images": 3, "num_inference_steps": 2}
+    kinds = [event["type"].rpartition(".")[2] for event in events_in(post(url, **body))]
+    assert kinds in (["partial_image", "completed"], ["completed"])
+
+
+def test_each_picture_is_an_event(url: str) -> None:
+    events = events_in(post(url, model="streams", **SEVEN, n=2, output_format="webp"))
+    assert [event["type"] for event in events] == ["image_generation.completed"] * 2
+    assert {event["output_format"] for event in events} == {"webp"}
+
+
+def test_an_entry_that_does_not_stream_has_the_picture_only_and_says_why(
+    url: str, seven: np.ndarray
+) -> None:
+    (event,) = events_in(post(url, model="plain", **SEVEN, partial_images=2))
+    assert event["type"] == "image_generation.completed"
+    assert np.array_equal(pixels_of(event["b64_json"]), seven)
+    assert any("without --decoupled" in note for note in event["notes"])
+
+
+def test_the_openai_client_reads_previews(url: str, seven: np.ndarray) -> None:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        events = list(
+            client.images.generate(
+                model="streams",
+                prompt="a handwritten seven",
+                stream=True,
+                partial_images=2,
+                extra_body={"seed": 7},
+            )
+        )
+    partial, last = events[:-1], events[-1]
+    assert [event.type for event in partial] == ["image_generation.partial_image"] * 2
+    assert np.array_equal(pixels_of(last.b64_json), seven)
+
+
+def test_edits_have_events_of_their_own(tiny_server: TinyServer, tiny_gateway: str) -> None:
+    tiny_server.load("streamed-repaints")
+    picture = draw_picture(1, 48)
+    asked = {"prompt": "a red car", "strength": 0.5, "num_inference_steps": 4, "seed": 7}
+    expected = tiny_server.ask("repaints", image=picture, **asked).arrays["images"][0]
+    body = asked | {"model": "streamed-repaints", "image": url_of(picture)}
+    *steps, last = events_in(post(tiny_gateway, "edits", **body, stream_progress=True))
+    assert [(event["type"], event["step"], event["total"]) for event in steps] == [
+        ("image_edit.progress", 1, 2),
+        ("image_edit.progress", 2, 2),
+    ]
+    assert last["type"] == "image_edit.completed"
+    assert np.array_equal(pixels_of(last["b64_json"]), expected)
+
+
+@pytest.mark.parametrize("model", ["streams", "plain"])
+def test_what_fails_before_the_first_event_has_its_status(url: str, model: str) -> None:
+    error = error_in(post(url, model=model, **SEVEN, num_inference_steps=0))
+    assert "num_inference_steps" in error["message"]
+    assert error_in(post(url, model="steams", **SEVEN), 404)["code"] == "model_not_found"
+
+
+def test_what_fails_later_is_an_event(server: Server) -> None:
+    body = SEVEN | {"model": "streams", "size": "60x60", "stream_progress": True}
+    with serve_gateway(server.grpc_url) as url:
+        *steps, last = events_in(post(url, **body))
+        assert [step["type"] for step in steps] == ["image_generation.progress"] * STEPS
+        assert last["type"] == "error"
+        assert last["error"]["param"] == "size"
+
+
+def test_the_openai_client_raises_what_fails_later(server: Server) -> None:
+    with (
+        serve_gateway(server.grpc_url) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        events = client.images.generate(
+            model="streams",
+            prompt="a handwritten seven",
+            size="60x60",
+            stream=True,
+            extra_body={"stream_progress": True},
+        )
+        with pytest.raises(openai.APIError, match="Nearest size: 64x64"):
+            list(events)
+
+
+@pytest.mark.parametrize("model", ["streams", "plain"])
+def test_the_model_stops_when_the_caller_leaves(url: str, model: str) -> None:
+    body = SEVEN | {"model": model, "stream": True, "stream_progress": True}
+    slow = {"num_inference_steps": MANY_STEPS}
+    started = time.monotonic()
+    patience = httpx.Timeout(TIMEOUT_S, read=TIMEOUT_S if model == "streams" else 0.5)
+    try:
+        with httpx.stream(
+            "POST", f"{url}/v1/images/generations", json=body | slow, timeout=patience
+        ) as response:
+            assert next(response.iter_lines()) == "event: image_generation.progress"
+    except httpx.ReadTimeout:
+        assert model == "plain"
+    left_s = time.monotonic() - started
+    (event, *_) = events_in(post(url, model=model, **SEVEN))
+    assert event["type"].startswith("image_generation.")
+    took_s = time.monotonic() - started - left_s
+    whole_s = _seconds_of_a_step(event) * MANY_STEPS
+    assert took_s < whole_s / 2, f"waited {took_s:.1f} s behind a call of {whole_s:.1f} s"
+
+
+def _seconds_of_a_step(event: dict[str, Any]) -> float:
+    return float(event["seconds"]["denoise"]) / STEPS
