@@ -12,9 +12,12 @@ python scripts/bench.py throughput  pictures a second with 8 callers: diffusers 
 python scripts/bench.py clients     pictures a second and memory with 1 to 32 callers
 python scripts/bench.py soak        memory of the model's process over thousands of requests
 python scripts/bench.py unload      the server's memory over rounds of loading and unloading
+python scripts/bench.py gateway     what the gateway adds to a call, in turns with gRPC; its memory
+                                    and answers while 256 connections ask at once
 
 `throughput` compares with packages of `pip install triton-diffusers[bench]`; without them it
-leaves those servers out. A_vs_B in its JSON is A divided by B, also of latencies.
+leaves those servers out. A_vs_B in its JSON is A divided by B, also of latencies. `gateway` needs
+`triton-diffusers[gateway]`.
 """
 
 import argparse
@@ -26,6 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from scripts.bench_gateway import bench_gateway
 from scripts.bench_growth import CALLERS, bench_clients, bench_soak
 from scripts.bench_load import bench_load, bench_unload
 from scripts.bench_overhead import bench_overhead
@@ -79,6 +83,12 @@ def main() -> int:
     unload.add_argument("--rounds", type=int, default=20)
     unload.add_argument("--warm", type=int, default=3, help="rounds before, at least 2")
     unload.set_defaults(run=bench_unload)
+    gateway = commands.add_parser("gateway", help="latency and many connections of the gateway")
+    gateway.add_argument("--calls", type=int, default=200, help="of each way")
+    gateway.add_argument("--connections", type=int, default=256)
+    gateway.add_argument("--requests", type=int, default=4, help="of each connection")
+    gateway.add_argument("--json", action="store_true", help="print the numbers as JSON, last")
+    gateway.set_defaults(run=bench_gateway)
     args = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are ended too
