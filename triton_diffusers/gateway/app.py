@@ -32,7 +32,9 @@ from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.state import State
 
 FAILURES: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody} for status in errors.TYPES if status != 499
+    status: {"model": ErrorBody, "description": about}
+    for status, (_, about) in errors.MEANINGS.items()
+    if status != 499
 }
 
 

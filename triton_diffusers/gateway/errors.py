@@ -62,24 +62,26 @@ class ApiError(Exception):
         return {"error": self.error.model_dump()}
 
 
-TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    408: "timeout_error",
-    409: "conflict_error",
-    413: "invalid_request_error",
-    415: "invalid_request_error",
-    416: "invalid_request_error",
-    429: "rate_limit_error",
-    499: "cancelled_error",
-    500: "server_error",
-    502: "server_error",
-    503: "server_error",
-    504: "timeout_error",
+MEANINGS = {
+    400: ("invalid_request_error", "the request as sent cannot be served; `param` names the field"),
+    401: ("authentication_error", "no API key, or one that is not accepted"),
+    404: ("not_found_error", "no such model, job or path"),
+    405: ("invalid_request_error", "another method is needed"),
+    408: ("timeout_error", "the body came too slowly"),
+    409: ("conflict_error", "the job is not finished, or has failed"),
+    413: ("invalid_request_error", "the body, or a file in it, is larger than the limit"),
+    415: ("invalid_request_error", "the content type is none that is accepted here"),
+    416: ("invalid_request_error", "the video has no such part as `Range` asks for"),
+    429: ("rate_limit_error", "as many requests or jobs as may; `Retry-After` says when to retry"),
+    499: ("cancelled_error", "the caller went away; nobody receives it, the metrics show it"),
+    500: ("server_error", "the pipeline failed, in its own words, or the gateway did"),
+    502: ("server_error", "no tritonserver answers, or not the one that has the model"),
+    503: ("server_error", "the model's queue is full, or it is loading; with `Retry-After`"),
+    504: ("timeout_error", "the call took longer than `timeout_s`; the model was stopped"),
 }
+"""Status -> OpenAI's word for the kind of error, and what it means."""
+
+TYPES = {status: kind for status, (kind, _) in MEANINGS.items()}
 """Status -> OpenAI's word for the kind of error."""
 
 
