@@ -95,9 +95,19 @@ def _with_nearest_size(error: InvalidRequest, asked: Asked) -> ApiError:
     """Add the nearest size that works where a pipeline says what sizes must be divisible by."""
     step = step_in(error.message)
     if step is None or asked.size is None:
-        return from_client(error)
+        return _as_sent(from_client(error), asked)
     width, height = nearest(asked.size, step)
     return invalid(f"{error.message} Nearest size: {width}x{height}.", "size")
+
+
+def _as_sent(error: ApiError, asked: Asked) -> ApiError:
+    """Name the field that the caller sent where the server names the input that it became."""
+    param = error.error.param
+    if param in asked.sent_as:
+        field = asked.sent_as[param]
+        message = error.error.message.replace(f"input '{param}'", f"field '{field}'")
+        return invalid(message, field)
+    return error
 
 
 def _failed(error: PipelineError, asked: Asked) -> ApiError:

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from triton_diffusers.client import AsyncDiffusersClient
 from triton_diffusers.contract import (
+    BYTES_SUFFIX,
     IMAGE_COUNTS,
     OUTPUT_BASE64,
     OUTPUT_FORMAT,
@@ -68,11 +69,21 @@ SIZE = re.compile(r"(\d{1,5})\s*[xX]\s*(\d{1,5})")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request asks of a model. keywords: inputs by name; size: (width, height)."""
+    """What a request asks of a model. keywords: inputs by name; size: (width, height).
+
+    sent_as: input -> the field that it came from, where that has another name.
+    """
 
     keywords: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     size: tuple[int, int] | None = None
+    sent_as: dict[str, str] = field(default_factory=dict)
+
+    def set(self, name: str, value: Any, sent_as: str) -> None:
+        """Set an input from a field of another name. Raises ApiError where both are sent."""
+        if self.keywords.setdefault(name, value) != value:
+            raise invalid(f"{sent_as} and {name} disagree: send one of them", sent_as)
+        self.sent_as.setdefault(name, sent_as)
 
 
 async def read_fields(
@@ -114,6 +125,7 @@ async def _add_media(state: "State", asked: Asked, target: str, name: str, value
     """Add a media input as file contents."""
     if target in asked.keywords:
         raise invalid(f"'{name}' and another field are both the input '{target}': send one", name)
+    asked.sent_as[target] = asked.sent_as[target + BYTES_SUFFIX] = name
     if name == MASK_FIELD:
         asked.keywords[target], note = await read_mask(state.settings, value)
         asked.notes.append(note)
@@ -161,8 +173,7 @@ def _set_size(model: Model, asked: Asked) -> None:
                 f"Accepted: {', '.join(model.accepted)}.",
                 "size",
             )
-        if asked.keywords.setdefault(name, pixels) != pixels:
-            raise invalid(f"size and {name} disagree: send one of them", "size")
+        asked.set(name, pixels, "size")
 
 
 def _read_count(sent: dict[str, Any]) -> int | None:
@@ -181,8 +192,7 @@ def _set_count(model: Model, asked: Asked, n: int | None) -> None:
         return
     name = next((name for name in IMAGE_COUNTS if name in model.entry.inputs), None)
     if name is not None:
-        if asked.keywords.setdefault(name, n) != n:
-            raise invalid(f"n and {name} disagree: send one of them", "n")
+        asked.set(name, n, "n")
     elif n != 1:
         raise invalid(f"n: '{model.name}' makes one output a request; send n=1", "n")
 
