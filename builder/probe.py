@@ -18,6 +18,9 @@ from triton_diffusers.errors import unknown
 
 PORTS = {"grpc": 8001, "http": 8000}
 
+FIXED = ("pipeline_class", "fps")
+"""What an answer tells that does not change: for clients, not for a line about health."""
+
 
 class NoAnswerError(ServerError):
     """The server or the model did not answer in time."""
@@ -99,7 +102,9 @@ def read_answer(info: str) -> dict[str, Any]:
 def _tell(answer: Mapping[str, Any]) -> str:
     """Say it on one line: ready, waiting 0, running 1, seconds since last step 0.2."""
     facts = (
-        f"{key.replace('_', ' ')} {value}" for key, value in answer.items() if value is not None
+        f"{key.replace('_', ' ')} {value}"
+        for key, value in answer.items()
+        if value is not None and key not in FIXED
     )
     return ", ".join(facts).removeprefix("status ")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from triton_diffusers.call import Call
 from triton_diffusers.loading import LoadedPipeline
+from triton_diffusers.output_options import read_fps
 from triton_diffusers.record import Record, rounded
 
 
@@ -34,6 +35,13 @@ def render_info(
         "warnings": list(warnings),
     }
     return json.dumps(info).encode()
+
+
+def describe_model(loaded: LoadedPipeline) -> dict[str, Any]:
+    """Return what does not change while a model is loaded, for probes."""
+    signature = loaded.signature
+    told: dict[str, Any] = {"pipeline_class": signature.pipeline_class}
+    return told | ({"fps": read_fps({}, loaded.call_kwargs, loaded)} if signature.is_video else {})
 
 
 def _is_plain(value: Any) -> bool:

@@ -29,7 +29,7 @@ def read_output_options(
         file_format=file_format,
         quality=_read_quality(inputs, file_format),
         as_base64=_read_base64(inputs, file_format),
-        fps=_read_fps(inputs, kwargs, loaded),
+        fps=read_fps(inputs, kwargs, loaded),
         preview_every=_read_preview_every(inputs),
     )
 
@@ -81,7 +81,7 @@ def _read_preview_every(inputs: Mapping[str, Array]) -> int | None:
     return every
 
 
-def _read_fps(
+def read_fps(
     inputs: Mapping[str, Array], kwargs: Mapping[str, Any], loaded: LoadedPipeline
 ) -> float:
     """Return how fast an encoded video plays: as sent, else as the pipeline or family has it."""

@@ -43,7 +43,7 @@ from triton_diffusers.errors import (
     RequestError,
     one_line,
 )
-from triton_diffusers.info import describe_load
+from triton_diffusers.info import describe_load, describe_model
 from triton_diffusers.jobs import Beat, Running
 from triton_diffusers.loops import one_run_at_a_time, side_by_side
 from triton_diffusers.metrics import Metrics, State
@@ -93,6 +93,7 @@ class TritonPythonModel:
         self._sending = threading.Lock()
         self._lanes: StepBatcher | None = None
         self._batcher: RequestBatcher | None = None
+        self._told = describe_model(self.loaded)
         self._engine = self._start_engine(self.loaded.config)
         self.metrics = self._start_metrics(args)
 
@@ -102,7 +103,7 @@ class TritonPythonModel:
             job = _Job(request, self)
             try:
                 if job.is_probe():
-                    job.answer_probe(self._engine.health())
+                    job.answer_probe(self._engine.health() | self._told)
                 else:
                     job.record.queue_length = self._engine.waiting
                     job.record.priority = job.priority = read_priority(job.parameters)

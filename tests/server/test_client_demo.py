@@ -44,6 +44,22 @@ def test_both_protocols_and_asyncio_draw_the_same(demo_server):
     assert all(np.array_equal(picture, pictures[0]) for picture in pictures)
 
 
+def test_both_protocols_and_asyncio_ask_how_the_model_is(demo_server):
+    async def awaited():
+        async with AsyncDiffusersClient(demo_server.grpc_url, "demo") as opened:
+            return await opened.probe()
+
+    answers = [asyncio.run(awaited())]
+    for url, protocol in ((demo_server.grpc_url, "grpc"), (demo_server.http_url, "http")):
+        with DiffusersClient(url, "demo", protocol) as opened:
+            answers.append(opened.probe())
+    for answer in answers:
+        assert answer["status"] == "ready"
+        assert answer["running"] == 0
+        assert answer["pipeline_class"].endswith("Pipeline")
+        assert "fps" not in answer
+
+
 def test_encoded_pictures_show_the_same(client, tmp_path):
     plain = client.generate(**QUICK, seed=7).images[0]
     for extra in ({}, {"output_base64": True}):

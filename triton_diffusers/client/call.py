@@ -13,7 +13,7 @@ from tritonclient.utils import serialize_byte_tensor
 from triton_diffusers.client.files import read_image
 from triton_diffusers.client.regions import Region, Slot
 from triton_diffusers.client.values import NUMPY_DTYPES, Array
-from triton_diffusers.contract import OUTPUT_BASE64, PREVIEW, PROGRESS, QUEUE_PRIORITY
+from triton_diffusers.contract import OUTPUT_BASE64, PREVIEW, PROBE, PROGRESS, QUEUE_PRIORITY
 
 Progress = Callable[[int, int], None]
 """Called with (step, total)."""
@@ -50,10 +50,15 @@ class Call:
     input_slots: Mapping[str, Slot] = field(default_factory=dict)
     output_slots: Mapping[str, Slot] = field(default_factory=dict)
     outputs: tuple[str, ...] | None = None
+    probe: bool = False
+    """Ask only how the model is."""
 
     @property
-    def parameters(self) -> dict[str, int]:
-        """The request's parameters: how long the server may take, in its unit, and how urgent."""
+    def parameters(self) -> dict[str, int | bool]:
+        """The request's parameters: how long the server may take, in its unit, how urgent, or that
+        it is a probe."""
+        if self.probe:
+            return {PROBE: True}
         timeout = {} if self.timeout_s is None else {"timeout": max(1, round(self.timeout_s * 1e6))}
         return timeout | ({QUEUE_PRIORITY: self.priority} if self.priority else {})
 

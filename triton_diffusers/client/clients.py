@@ -94,6 +94,14 @@ class DiffusersClient:
         """Return what the entry may send back: name -> data type and dims."""
         return self._take(self._session.outputs())
 
+    def probe(self) -> dict[str, Any]:
+        """Ask the model's process how it is: its status, how many requests wait and run, the class
+        of its pipeline, and how many frames a second its videos have by themselves.
+
+        Raises ServerBusy where it cannot take requests, and what generate() raises.
+        """
+        return self._take(self._session.probe())
+
     def is_ready(self) -> bool:
         """Tell whether the entry takes requests; False also when no server answers."""
         return self._take(self._session.is_ready())
@@ -173,6 +181,10 @@ class AsyncDiffusersClient:
     async def outputs(self) -> dict[str, Tensor]:
         """Return what the entry may send back: name -> data type and dims."""
         return await self._take(self._session.outputs())
+
+    async def probe(self) -> dict[str, Any]:
+        """Ask the model's process how it is; see DiffusersClient.probe."""
+        return await self._take(self._session.probe())
 
     async def is_ready(self) -> bool:
         """Tell whether the entry takes requests; False also when no server answers."""

@@ -63,7 +63,10 @@ def encode_call(call: Call) -> Any:
         if name in call.output_slots:
             _refer(tensor, call, call.output_slots[name])
     for name, value in call.parameters.items():
-        request.parameters[name].int64_param = value
+        if isinstance(value, bool):
+            request.parameters[name].bool_param = value
+        else:
+            request.parameters[name].int64_param = value
     if call.decoupled:
         request.parameters["triton_enable_empty_final_response"].bool_param = True
     _check_size(request.raw_input_contents)

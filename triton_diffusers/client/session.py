@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from triton_diffusers.client.call import Call, Preview, Progress
 from triton_diffusers.client.entry import Entry
 from triton_diffusers.client.errors import (
@@ -27,8 +29,8 @@ from triton_diffusers.client.regions import Region
 from triton_diffusers.client.request import build_inputs, without_extra
 from triton_diffusers.client.result import Result
 from triton_diffusers.client.sizes import SizeMemory, plan_region
-from triton_diffusers.client.values import Array
-from triton_diffusers.contract import OUTPUT_BASE64, PREVIEW_EVERY, Tensor
+from triton_diffusers.client.values import NUMPY_DTYPES, Array
+from triton_diffusers.contract import INFO, OUTPUT_BASE64, PREVIEW_EVERY, Tensor
 
 T = TypeVar("T")
 Step = Callable[[Any], Any]
@@ -86,6 +88,22 @@ class Session:
             return False
         return ready
 
+    def probe(self) -> Steps[dict[str, Any]]:
+        """Ask the model's process how it is. Nothing runs: what Triton requires is sent blank."""
+        entry = yield from self._describe()
+        self._refuse_stream(entry)
+        blanks = {n: _blank(t) for n, t in entry.inputs.items() if not t.optional}
+        call = Call(
+            self.model,
+            blanks,
+            entry.decoupled,
+            QUESTION_TIMEOUT_S,
+            outputs=(INFO.name,),
+            probe=True,
+        )
+        outputs: dict[str, Array] = yield lambda transport: transport.infer(call)
+        return Result(outputs).info
+
     def generate(self, options: Options, keywords: Mapping[str, Any]) -> Steps[Result]:
         """Run a call.
 
@@ -121,11 +139,7 @@ class Session:
     def _attempt(
         self, entry: Entry, options: Options, keywords: Mapping[str, Any]
     ) -> Steps[Result]:
-        if entry.decoupled and not self._streams:
-            raise InvalidRequest(
-                f"entry '{entry.name}' streams its progress, which HTTP cannot carry with tensors. "
-                "Use protocol='grpc' (and the gRPC port)."
-            )
+        self._refuse_stream(entry)
         yield from self._sweep()
         keywords = _with_previews(entry, options, keywords)
         call = Call(
@@ -142,6 +156,13 @@ class Session:
         except InvalidRequest as error:
             raise without_extra(error, keywords) from None
         return Result(outputs, base64=bool(keywords.get(OUTPUT_BASE64.name)))
+
+    def _refuse_stream(self, entry: Entry) -> None:
+        if entry.decoupled and not self._streams:
+            raise InvalidRequest(
+                f"entry '{entry.name}' streams its progress, which HTTP cannot carry with tensors. "
+                "Use protocol='grpc' (and the gRPC port)."
+            )
 
     def _run(self, entry: Entry, call: Call, options: Options) -> Steps[dict[str, Array]]:
         """Send a call, through shared memory where that is wanted, possible and worth it."""
@@ -241,6 +262,13 @@ def _with_previews(
     if name in entry.inputs:
         return {**keywords, name: keywords.get(name) or 1}
     return {n: value for n, value in keywords.items() if n != name}
+
+
+def _blank(tensor: Tensor) -> Array:
+    """Return the smallest value that a tensor may have."""
+    shape = tuple(max(1, size) for size in tensor.dims)
+    dtype = NUMPY_DTYPES[tensor.data_type]
+    return np.full(shape, b"", dtype) if dtype == np.object_ else np.zeros(shape, dtype)
 
 
 def _unregister(name: str, transport: Any) -> Any:

@@ -10,11 +10,10 @@ from typing import Any
 from fastapi import Request
 from PIL import Image, UnidentifiedImageError
 
-from triton_diffusers import families
-from triton_diffusers.client.errors import InvalidRequest
+from triton_diffusers.client.errors import DiffusersClientError, InvalidRequest
 from triton_diffusers.client.files import format_of
 from triton_diffusers.client.request import build_inputs
-from triton_diffusers.contract import DEFAULT_FPS, FPS, IMAGE_COUNTS, SEED, VIDEO_FORMATS
+from triton_diffusers.contract import FPS, IMAGE_COUNTS, SEED, VIDEO_FORMATS
 from triton_diffusers.gateway.errors import from_client, invalid
 from triton_diffusers.gateway.fields import Asked, read_fields
 from triton_diffusers.gateway.media import read_media
@@ -54,7 +53,7 @@ async def read_video_request(request: Request) -> VideoCall:
     if is_form(request):
         fields = read_texts(model, fields, VideoFields)
     asked = await read_fields(state, model, read_as(VideoFields, fields), VIDEO_FORMATS[0])
-    seconds = _set_length(model, asked)
+    seconds = await _set_length(model, asked)
     await _set_references(state.settings, model, asked)
     _check(model, asked)
     return VideoCall(model, asked, seconds)
@@ -66,30 +65,19 @@ def draw_seed(model: Model, asked: Asked) -> None:
         asked.keywords[SEED.name] = secrets.randbelow(SEEDS)
 
 
-def play_rate(model: Model, keywords: dict[str, Any]) -> float | None:
-    """Return how many frames a second the video will have; None where only the server knows.
-
-    The order is the server's: as sent, as the entry sets it, the pipeline's own, its family's.
-    """
-    own = [name for name in RATES if _is_own(model, name)]
-    entrys = model.call_kwargs
-    for told in (*(keywords.get(name) for name in RATES), *(entrys.get(name) for name in own)):
+async def play_rate(model: Model, keywords: dict[str, Any]) -> float | None:
+    """Return how many frames a second the video will have: as sent, else as the server says."""
+    for told in (keywords.get(name) for name in RATES):
         if isinstance(told, int | float) and told > 0:
             return float(told)
-    pipeline = model.parameters.get("pipeline_class")
-    if own or pipeline is None:
-        return None  # the default stands in the pipeline's code, which is not here
-    family = families.find(pipeline)
-    return family.fps if family and family.fps else DEFAULT_FPS
+    try:
+        told = (await model.client.probe()).get(FPS.name)
+    except DiffusersClientError as error:
+        raise from_client(error) from None
+    return float(told) if isinstance(told, int | float) else None
 
 
-def _is_own(model: Model, name: str) -> bool:
-    """Tell whether a rate is the pipeline's: the inputs that every entry has come behind those."""
-    names = list(model.entry.inputs)
-    return name in names and SEED.name in names and names.index(name) < names.index(SEED.name)
-
-
-def _set_length(model: Model, asked: Asked) -> float | None:
+async def _set_length(model: Model, asked: Asked) -> float | None:
     """Turn `seconds` into a number of frames; return it."""
     if "seconds" in model.entry.inputs or "seconds" not in asked.keywords:
         return None
@@ -101,10 +89,10 @@ def _set_length(model: Model, asked: Asked) -> float | None:
             f"Accepted: {', '.join(model.accepted)}.",
             "seconds",
         )
-    fps = play_rate(model, asked.keywords)
+    fps = await play_rate(model, asked.keywords)
     if fps is None:
         raise invalid(
-            f"seconds: how many frames a second '{model.name}' makes is not known here; "
+            f"seconds: '{model.name}' does not tell how many frames a second it makes; "
             f"send fps too, or {name} instead",
             "seconds",
         )
@@ -135,7 +123,7 @@ def _reference_input(model: Model, name: str, files: list[bytes]) -> str:
     if kind in fitting or len(fitting) == 1:
         return kind if kind in fitting else fitting[0]
     takes = f"Its media inputs: {', '.join(model.media_inputs)}." if model.media_inputs else ""
-    raise invalid(f"{name}: '{model.name}' has no input for a {kind}. {takes}".strip(), name)
+    raise invalid(f"{name}: '{model.name}' takes no {kind} to start from. {takes}".strip(), name)
 
 
 def _is_video(file: bytes) -> bool:
