@@ -9,10 +9,15 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
 from builder.main import make_parser
+from scripts import docs_gateway
 from triton_diffusers import contract
 from triton_diffusers.attention_backends import BACKENDS, CHAINS
 from triton_diffusers.config import options
@@ -23,7 +28,6 @@ from triton_diffusers.placement import PLACEMENTS
 from triton_diffusers.quantization_methods import METHODS
 from triton_diffusers.unsupported import UNSUPPORTED
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("builder", "triton_diffusers")
 PART = re.compile(
     r"(<!-- generated: (?P<name>\S+) \(scripts/make_docs\.py\) -->\n).*?(<!-- end -->)", re.DOTALL
@@ -217,13 +221,19 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
+def _table_of(part: Callable[[], Iterable[tuple[str, ...]]]) -> str:
+    """Return the table of a part whose first row is its head."""
+    head, *rows = part()
+    return _table(head, rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part
     for part in (
         *(parameters, quantization_methods, attention_backends, placements, unsupported),
         *(kinds, own_inputs, outputs, metrics, commands, modules),
     )
-}
+} | {part.__name__: partial(_table_of, part) for part in docs_gateway.PARTS}
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.server.gateway.serving import serve_gateway
+
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = re.compile(r"<!-- run: (\S+) -->\n```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLES = EXAMPLE.findall((ROOT / "README.md").read_text())
@@ -20,7 +22,8 @@ TIMEOUT_S = 120
 
 def name_of(example: tuple[str, str, str]) -> str:
     """The first thing in an example that tells it from the others."""
-    return re.search(r"tritonclient\.\w+|DiffusersClient|builder|/generate|/infer", example[2])[0]
+    ways = r"tritonclient\.\w+|DiffusersClient|OpenAI|builder|/generate|/infer"
+    return re.search(ways, example[2])[0]
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +33,14 @@ def reference(demo_server, tmp_path_factory) -> np.ndarray:
 
 
 def picture_of(example, server, folder: Path) -> np.ndarray:
+    if "localhost:8080" not in example[2]:
+        return run(example, server, folder)
+    with serve_gateway(server.grpc_url) as url:
+        file, language, code = example
+        return run((file, language, code.replace("http://localhost:8080", url)), server, folder)
+
+
+def run(example: tuple[str, str, str], server, folder: Path) -> np.ndarray:
     file, language, code = example
     code = code.replace("localhost:8000", server.http_url)
     code = code.replace("localhost:8001", server.grpc_url)
@@ -49,7 +60,7 @@ def picture_of(example, server, folder: Path) -> np.ndarray:
 def test_every_way_of_calling_has_an_example():
     ways = [name_of(example) for example in EXAMPLES]
     expected = ["builder", "DiffusersClient", "tritonclient.grpc", "tritonclient.http"]
-    assert ways == [*expected, "/generate", "/infer"]
+    assert ways == [*expected, "/generate", "/infer", "OpenAI"]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
