@@ -123,7 +123,7 @@ def open_tab(browser: Browser, url: str, **options: Any) -> Iterator[Tab]:
     tab.page.on("request", lambda request: tab.hosts.add(request.url.partition("/v1")[0]))
     try:
         yield tab
-        assert not tab.errors
+        assert not tab.errors, tab.errors
         assert all(host.startswith((url, "blob:")) for host in tab.hosts), tab.hosts
     finally:
         context.close()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser
 
 from builder.tritonserver import Server
@@ -76,6 +77,23 @@ def test_code_with_a_picture_and_a_mask(tab: Tab, tmp_path: Path, language: str)
     tab.make(prompt=AWKWARD)
     run(tab, language, folder)
     assert made(folder, "picture") == tab.result()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_code_with_two_files_of_one_name(tab: Tab, tmp_path: Path, language: str) -> None:
+    mask = Image.new("L", (96, 64))
+    mask.paste(255, (0, 0, 48, 64))
+    (tmp_path / "mask").mkdir()
+    mask.save(tmp_path / "mask" / "one.png")
+    (tmp_path / "run").mkdir()
+    tab.open("repaints")
+    tab.page.set_input_files("#in-image", painting(tmp_path / "one.png"))
+    tab.page.click("text=Upload a mask instead")
+    tab.page.set_input_files("#in-mask_image", tmp_path / "mask" / "one.png")
+    tab.make(prompt=AWKWARD, seed=7)
+    run(tab, language, tmp_path / "run")
+    assert made(tmp_path / "run", "picture") == tab.result()
+    assert len({file.read_bytes() for file in (tmp_path / "run").glob("*one.png")}) == 2
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

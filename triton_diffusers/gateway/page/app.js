@@ -85,7 +85,7 @@ async function create(seed) {
 async function follow(request, stopping) {
   setRunning(true);
   stage.start();
-  byId("result").scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "nearest" });
+  reveal(byId("result"));
   const watch = { onProgress: (...step) => stage.progress(...step), onPreview: (blob) => stage.preview(blob), signal: stopping.signal };
   try {
     const made = await make(request, model.streams, watch);
@@ -143,8 +143,15 @@ function reuse(record) {
   choose(wanted);
   form.write({ ...record.request.values, seed: record.seed ?? record.request.values.seed });
   stage.say("The form holds these settings now.");
-  byId("form").scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "nearest" });
+  reveal(byId("form"));
   byId("fields").querySelector("textarea, input, select")?.focus({ preventScroll: true });
+}
+
+// Scroll to what is out of sight, as the whole form is on a phone.
+function reveal(element) {
+  const { top } = element.getBoundingClientRect();
+  if (top >= 0 && top < innerHeight / 3) return;
+  element.scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "start" });
 }
 
 async function forget(record) {
@@ -181,7 +188,7 @@ function open(record) {
   if (running) return;
   display(record);
   stage.say(`Shown: ${record.request.fields.prompt ?? record.request.model}.`);
-  byId("result").scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "nearest" });
+  reveal(byId("result"));
   byId("made").querySelector("[aria-current]")?.focus({ preventScroll: true });
 }
 
@@ -199,7 +206,8 @@ async function showCode() {
 async function drafted() {
   if (!model) return null;
   try {
-    return buildRequest(model, await form.read());
+    const values = await form.draft();
+    return form.has("prompt") && !values.prompt ? null : buildRequest(model, values);
   } catch {
     return null; // something is missing yet
   }

@@ -29,6 +29,11 @@ export class Form {
   // Values by control's name, without what was left alone. Throws FieldError.
   async read() {
     this.clearErrors();
+    return this.draft();
+  }
+
+  // The same, while errors stay as they are shown.
+  async draft() {
     const values = {};
     for (const [name, control] of this.#controls) {
       const value = await (control.finish ? control.finish() : control.read());

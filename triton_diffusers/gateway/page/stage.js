@@ -10,6 +10,9 @@ export class Stage {
   #urls = new Urls();
   #preview = new Urls();
   #clock = null;
+  #started = 0;
+  #done = 0;
+  #total = 0;
   #told = 0;
 
   start() {
@@ -18,16 +21,12 @@ export class Stage {
     this.#total = 0;
     show(byId("progress"), true);
     byId("bar").removeAttribute("value");
-    byId("result").setAttribute("aria-busy", "true");
+    byId("stage").setAttribute("aria-busy", "true");
     byId("stage").classList.add("working");
     this.say("Working…");
     this.#tick();
     this.#clock = setInterval(() => this.#tick(), 100);
   }
-
-  #started = 0;
-  #done = 0;
-  #total = 0;
 
   // Seconds since start().
   get elapsed() {
@@ -58,7 +57,7 @@ export class Stage {
     clearInterval(this.#clock);
     this.#clock = null;
     show(byId("progress"), false);
-    byId("result").removeAttribute("aria-busy");
+    byId("stage").removeAttribute("aria-busy");
     byId("stage").classList.remove("working");
   }
 

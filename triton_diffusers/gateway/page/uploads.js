@@ -4,9 +4,9 @@
 import { Control, KINDS } from "./controls.js";
 import { h, Urls } from "./dom.js";
 
-const ACCEPT = { image: "image/*", video: "video/*,image/gif", audio: "audio/*" };
-const PREVIEW = { image: "img", video: "video", audio: "audio" };
-const NOUN = { image: "picture", video: "video", audio: "sound" };
+const ACCEPT = { image: "image/*", mask: "image/*", video: "video/*,image/gif", audio: "audio/*" };
+const PREVIEW = { image: "img", mask: "img", video: "video", audio: "audio" };
+const NOUN = { image: "picture", mask: "picture", video: "video", audio: "sound" };
 
 export class Upload extends Control {
   body() {
@@ -54,7 +54,7 @@ export class Upload extends Control {
 
   item(file) {
     const { kind } = this.field;
-    const shown = h(PREVIEW[kind], { src: this.urls.of(file), alt: "", controls: kind !== "image" });
+    const shown = h(PREVIEW[kind], { src: this.urls.of(file), alt: "", controls: PREVIEW[kind] !== "img" });
     const name = h("span", { class: "name" }, file.name);
     const remove = () => {
       this.write(this.files.filter((other) => other !== file));
