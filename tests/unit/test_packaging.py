@@ -140,7 +140,8 @@ def test_the_wheel_holds_both_packages_whole_and_nothing_else(wheel):
         for pattern in ("*.py", "py.typed")
         for path in (ROOT / package).rglob(pattern)
     }
-    assert names == expected
+    page = (ROOT / "triton_diffusers" / "gateway" / "page").iterdir()
+    assert names == expected | {str(path.relative_to(ROOT)) for path in page}
 
 
 def test_the_wheel_states_license_and_command(wheel):
@@ -196,7 +197,7 @@ def test_the_dockerfile_checks_the_model_and_drops_root():
 
 def test_the_dockerfile_installs_the_pinned_set():
     constrained = [line for line in pip_lines() if "--constraint" in line]
-    assert [line[-1] for line in constrained] == [".[families,quantization,vision]"]
+    assert [line[-1] for line in constrained] == [".[families,gateway,postgres,quantization,vision]"]
     assert all(line[line.index("--constraint") + 1] == "constraints.txt" for line in constrained)
     others = [line for line in pip_lines() if line not in constrained]
     assert all("--no-deps" in line or re.search(r"==[\d.]+$", line[-1]) for line in others)
