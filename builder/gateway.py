@@ -65,13 +65,13 @@ def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 1 when the gateway could not start."""
     settings = read_settings(args)
     _log(args.verbose)
-    app = _create(settings)
+    # before the database is opened: a refused start leaves nothing behind
     bound = bind(args.host, args.port, "HTTP", "--port")
     if not settings.api_keys and settings.api_keys_file is None and not _is_local(args.host):
         warn(f"everybody who reaches {args.host} may call: no keys are set (--api-keys-file)")
     try:
         with bound, _sigterm_as_interrupt():
-            return _serve(app, settings, bound, args)
+            return _serve(_create(settings), settings, bound, args)
     except KeyboardInterrupt:
         say("stopped")
         return 0
@@ -119,8 +119,8 @@ def _word(error: Any, given: dict[str, Any], prefix: str) -> str:
 def _serve(app: "FastAPI", settings: "Settings", bound: Any, args: argparse.Namespace) -> int:
     import uvicorn
 
-    host = LOOPBACK.get(args.host, args.host)
-    url = f"http://{f'[{host}]' if ':' in host.strip('[]') else host}:{bound.getsockname()[1]}"
+    host = LOOPBACK.get(args.host, args.host).strip("[]")
+    url = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:

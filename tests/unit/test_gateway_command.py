@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,12 @@ from triton_diffusers.errors import ConfigError
 from triton_diffusers.gateway import Settings
 
 SETTINGS = [name for name in Settings.model_fields if name not in gateway.SECRETS]
-TEXTS = {"int": "7", "float": "1.5", "Path": "/tmp/x", "bool": "", "tuple": "a:1,b:2"}
+TEXTS = {"int": "99999999", "float": "1.5", "Path": "/tmp/x", "bool": "", "tuple": "a:1,b:2"}
+
+
+@pytest.fixture(autouse=True)
+def _no_jobs_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
 def text_for(name: str) -> str:

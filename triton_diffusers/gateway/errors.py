@@ -123,7 +123,7 @@ def from_client(error: client_errors.DiffusersClientError) -> ApiError:
 def install(app: FastAPI) -> None:
     """Answer every error of the app with an error object."""
     app.add_exception_handler(ApiError, _answer(_from_api))
-    app.add_exception_handler(RequestValidationError, _answer(_from_validation))
+    app.add_exception_handler(RequestValidationError, _answer_validation)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(client_errors.DiffusersClientError, _answer(from_client))
     app.add_exception_handler(Exception, _answer(_from_anything))
@@ -140,6 +140,15 @@ def _answer(convert: Callable[[Any], ApiError]) -> Callable[[Request, Any], Awai
 async def respond(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with an error outside of the app's own handlers."""
     await JSONResponse(error.body, error.status, headers=error.headers)(scope, receive, send)
+
+
+async def _answer_validation(request: Request, error: Any) -> JSONResponse:
+    api = _from_validation(error)
+    sent = request.headers.get("content-type", "")
+    # FastAPI hands on a body of another type as a text
+    if error.errors()[0]["type"] == "model_attributes_type" and "json" not in sent:
+        api = invalid(f"the content type is '{sent}'; send 'Content-Type: application/json'")
+    return JSONResponse(api.body, api.status, headers=api.headers)
 
 
 async def _answer_http(request: Request, error: Any) -> JSONResponse:

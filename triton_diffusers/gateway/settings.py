@@ -4,7 +4,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MIB = 2**20
@@ -36,7 +36,7 @@ class Settings(BaseSettings):
         20 * MIB, gt=0, description="largest file in a request, uploaded or in a data: URL"
     )
     max_body_bytes_in_all: int = Field(
-        512 * MIB, gt=0, description="bodies of all requests that run; more are refused with 429"
+        256 * MIB, gt=0, description="bodies of all requests that run; more are refused with 429"
     )
     max_requests: int = Field(512, gt=0, description="requests at once; more are refused with 429")
     timeout_s: float | None = Field(
@@ -54,9 +54,7 @@ class Settings(BaseSettings):
         24 * 3600, gt=0, description="how long a finished job and its file are kept"
     )
     job_workers: int = Field(4, gt=0, description="jobs that this gateway runs at once")
-    max_jobs: int = Field(
-        256, gt=0, description="jobs that wait or run; more are refused with 429"
-    )
+    max_jobs: int = Field(256, gt=0, description="jobs that wait or run; more are refused with 429")
     max_stored_jobs: int = Field(
         4096, gt=0, description="jobs that are kept, the finished ones too; more are refused"
     )
@@ -68,3 +66,12 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> "Settings":
+        if self.max_body_bytes_in_all < self.max_body_bytes:
+            raise ValueError(
+                f"max_body_bytes_in_all is {self.max_body_bytes_in_all}, but one body alone may "
+                f"have {self.max_body_bytes} (max_body_bytes): set it to that or more"
+            )
+        return self

@@ -26,6 +26,11 @@ from tests.server.gateway.calling import (
 from tests.server.gateway.command import BUILDER, TIMEOUT_S, start_gateway
 
 
+@pytest.fixture(autouse=True)
+def _no_jobs_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
 def refused(*words: str, **variables: str) -> str:
     """Run the command, which refuses in one line; return that."""
     prefix = "TRITON_DIFFUSERS_GATEWAY_"
@@ -111,6 +116,7 @@ def test_a_busy_port_is_told() -> None:
         (("--timeout-s", "soon"), {}, "--timeout-s: "),
         ((), {"TIMEOUT_S": "soon"}, "TRITON_DIFFUSERS_GATEWAY_TIMEOUT_S: "),
         (("--triton", ","), {}, "--triton: "),
+        (("--max-body-bytes-in-all", "1000"), {}, "max_body_bytes_in_all is 1000"),
         (("--triton", "http://localhost:8000"), {}, "write 'localhost:8001'"),
         (("--api-keys", "secret-key"), {}, "unknown option '--api-keys'"),
         (("--api-keys-file", "/nowhere"), {}, "'/nowhere' cannot be read"),
@@ -122,7 +128,7 @@ def test_a_busy_port_is_told() -> None:
 def test_what_is_wrong_is_told_in_one_line(
     words: tuple[str, ...], variables: dict[str, str], told: str
 ) -> None:
-    text = refused(*words, **variables)
+    text = refused("--port", "0", *words, **variables)
     assert told in text
     assert "secret-key" not in text
 

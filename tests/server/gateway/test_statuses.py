@@ -75,6 +75,11 @@ def test_400_a_body_that_cannot_be_read(gateway: str, content: bytes, words: str
     assert words.lower() in error["message"].lower()
 
 
+def test_400_a_body_of_another_type_is_told_which_it_must_be(gateway: str) -> None:
+    response = httpx.post(gateway + PATH, data={"prompt": "a"}, timeout=TIMEOUT_S)  # as curl -d
+    assert "send 'Content-Type: application/json'" in check_error(response, 400)["message"]
+
+
 def test_404_and_405_are_error_objects(gateway: str) -> None:
     error = check_error(generate(gateway, model="demmo"), 404, "model_not_found")
     assert "Did you mean 'demo'?" in error["message"]
