@@ -103,7 +103,7 @@ async def _read(state: State, model: Model, body: ChatCompletion) -> Asked:
     (prompt, images, notes) = read_messages(body.messages)
     sent = body.model_dump(exclude_unset=True, exclude={"messages", "response_format"})
     for name, value in (("prompt", prompt), ("image", images)):
-        if value and name in sent:
+        if value and sent.get(name) is not None:
             raise invalid(f"'{name}' is sent twice: as a field, and in a message", name)
         sent |= {name: value} if value else {}
     fields = ImageFields.model_validate(sent)

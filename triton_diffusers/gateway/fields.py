@@ -13,7 +13,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from triton_diffusers.client import AsyncDiffusersClient
 from triton_diffusers.contract import (
@@ -57,6 +57,12 @@ COUNTS = ("n", "num_outputs_per_prompt")
 """Fields that say how many outputs; the second is vLLM-Omni's."""
 
 RENAMED = (*COUNTS, "size", "output_format", "output_compression")
+
+READ_HERE = (
+    *RENAMED,
+    *("seconds", "input", "audio_length", "audio_start", "speed", "stream_format"),
+)
+"""Fields that the gateway itself reads: checked wherever they are sent."""
 
 SET_HERE = (OUTPUT_FORMAT.name, OUTPUT_QUALITY.name, OUTPUT_BASE64.name, PREVIEW_EVERY.name)
 """Inputs of every entry that the gateway itself sets."""
@@ -150,8 +156,22 @@ def _merge(body: BaseModel) -> dict[str, Any]:
                 continue
             if name in sent and sent[name] != value:
                 raise invalid(f"'{name}' is sent twice with two values, once in {holder}", name)
-            sent[name] = value
+            if name in OURS:
+                raise invalid(f"'{name}' is sent inside {holder}, where it has no effect", name)
+            sent[name] = _checked(body, name, value) if name in READ_HERE else value
     return sent
+
+
+def _checked(body: BaseModel, name: str, value: Any) -> Any:
+    """Check a value as if it had been sent as the body's field of that name."""
+    if name not in type(body).model_fields:
+        return value
+    copy = body.model_copy()
+    try:
+        type(body).__pydantic_validator__.validate_assignment(copy, name, value)
+    except ValidationError as error:
+        raise invalid(f"{name}: {error.errors()[0]['msg']}", name) from None
+    return getattr(copy, name)
 
 
 def _read_size(text: Any) -> tuple[int, int] | None:

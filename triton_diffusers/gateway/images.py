@@ -122,6 +122,8 @@ class ImageEvents(EventCall):
             asked.notes.append(
                 f"no partial images: the entry '{model.name}' was written without --decoupled"
             )
+        if body.response_format == "url":
+            asked.notes.append("response_format is ignored: events hold b64_json")
         super().__init__(
             model,
             asked,

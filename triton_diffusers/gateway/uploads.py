@@ -105,7 +105,7 @@ def document(body: type[BaseModel], files: tuple[str, ...] = ()) -> dict[str, An
 
 
 async def _read_form(request: Request, settings: Settings) -> dict[str, Any]:
-    text_bytes = settings.max_upload_bytes * 4 // 3 + 1024  # a file as base64
+    text_bytes = settings.max_body_bytes  # a file as base64 is refused as a file
     fields: dict[str, Any] = {}
     async with request.form(
         max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=text_bytes

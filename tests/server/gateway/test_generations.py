@@ -53,6 +53,11 @@ def test_the_seed_that_was_drawn_is_told_and_gives_the_same_picture(gateway: str
         ({"strength": 0.5}, 400, "strength", "Accepted:"),
         ({"n": 0}, 400, "n", "greater than or equal to 1"),
         ({"diffusers_kwargs": {"seed": 8}}, 400, "seed", "twice"),
+        ({"extra_body": {"stream": True}}, 400, "stream", "inside extra_body"),
+        ({"extra_body": {"output_format": "tensor"}}, 400, "output_format", "'png', 'jpeg'"),
+        ({"extra_params": {"n": "two"}}, 400, "n", "valid integer"),
+        ({"n": 100_000}, 400, "n", "max_outputs"),
+        ({"output_compression": 5}, 400, "output_compression", "no effect without"),
     ],
 )
 def test_what_the_model_cannot_take_is_refused_by_name(
