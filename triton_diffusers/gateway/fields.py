@@ -38,13 +38,21 @@ MERGED = ("extra_params", "extra_args", "extra_body", "diffusers_kwargs", "video
 OURS = ("model", "response_format", "stream", "partial_images", "stream_progress")
 """Fields that say how to answer."""
 
-COSMETIC = ("quality", "background", "style", "user", "moderation", "input_fidelity")
+COSMETIC = (
+    "quality",
+    "background",
+    "style",
+    "user",
+    "moderation",
+    "input_fidelity",
+    "safety_identifier",
+)
 """Fields of OpenAI's own models: ignored, with a note."""
 
 CHAT = (
     *("audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs"),
     *("max_completion_tokens", "max_tokens", "metadata", "modalities", "parallel_tool_calls"),
-    *("presence_penalty", "prediction", "reasoning_effort", "safety_identifier", "service_tier"),
+    *("presence_penalty", "prediction", "reasoning_effort", "service_tier"),
     *("stop", "store", "stream_options", "temperature", "tool_choice", "tools", "top_logprobs"),
     *("top_p", "verbosity"),
 )
