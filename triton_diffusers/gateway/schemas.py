@@ -87,7 +87,7 @@ class ImageFields(Fields):
 class ImageGeneration(ImageFields):
     """Body of POST /v1/images/generations."""
 
-    prompt: str
+    prompt: str | None = Field(None, description="needed where the model takes one")
 
 
 FILE_SCHEMA: dict[str, Any] = {

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Chromium at the page of a gateway in front of five entries; conftest.py hands it on."""
+"""A real Chromium at the page of a gateway in front of a few entries; conftest.py hands it on."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,8 +29,13 @@ ENTRIES = {
     "varies": Entry("stable-diffusion-img2img", {"num_inference_steps": 2, "strength": 0.5}),
     "clips": Entry("wan22-t2v", SMALL | {"num_frames": 5, "max_sequence_length": 16}),
     "sounds": Entry("stable-audio-variation", {"num_inference_steps": 2}),
+    "shapes": Entry("ddpm", {"num_inference_steps": 2}),
+    "depths": Entry("marigold-depth"),
 }
-CHROMIUM = "/usr/bin/chromium"
+"""`shapes` takes no prompt; `depths` returns arrays, which the page cannot show."""
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+"""scripts/install_chromium puts it there; without one the tests fail."""
+
 OPTIONS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
@@ -46,7 +52,7 @@ def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = write_entries(folder, ENTRIES)
     call = ("--diffusers-call-kwargs", json.dumps(DEMO_CALL))
     add_entry(repository, "demo", DEMO, *call, "--decoupled")
-    with start_server(repository, log=folder / "server.log") as running:
+    with start_server(repository, log=folder / "server.log", exit_timeout_s=5) as running:
         load_all(running, ["demo", *ENTRIES])
         yield running
 

@@ -85,7 +85,7 @@ def test_the_first_paint_waits_for_nothing(tab: Tab) -> None:
     assert transferred < 150_000
 
 
-@pytest.mark.parametrize("model", ["demo", "repaints", "varies", "clips", "sounds"])
+@pytest.mark.parametrize("model", ["demo", "repaints", "varies", "clips", "sounds", "shapes"])
 def test_the_form_has_exactly_the_models_inputs(tab: Tab, model: str) -> None:
     tab.open(model)
     told = httpx.get(f"{tab.url}/v1/models/{model}").json()
@@ -248,6 +248,20 @@ def test_a_sound(tab: Tab, page_server: Server) -> None:
     assert tab.result() == plain(page_server, "sounds", **SEVEN, output_format="wav")
 
 
+def test_a_model_without_a_prompt(tab: Tab, page_server: Server) -> None:
+    tab.open("shapes")
+    expect(tab.page.locator("#in-prompt")).to_have_count(0)
+    tab.make(seed=7)
+    assert tab.result() == plain(page_server, "shapes", seed=7, output_format="png")
+
+
+def test_a_model_that_the_page_cannot_show_is_listed_with_the_reason(tab: Tab) -> None:
+    tab.open()
+    told = tab.page.locator("#model option[value=depths]")
+    expect(told).to_be_disabled()
+    expect(told).to_contain_text("makes arrays")
+
+
 def test_the_history_outlives_the_tab_and_can_be_cleared(tab: Tab) -> None:
     tab.open("demo")
     tab.make(**SEVEN, num_inference_steps=3, width=48, height=64)
@@ -310,6 +324,7 @@ def test_the_history_is_bounded(tab: Tab) -> None:
         ({"num_inference_steps": "many"}, "num_inference_steps", "'many' is no whole number"),
         ({"num_inference_steps": 0}, "num_inference_steps", "num_inference_steps"),
         ({"extra": '{"nonsense": 1}'}, "extra", "nonsense"),
+        ({"prompt": ""}, "prompt", "prompt is missing: 'demo'"),
         ({"num_images_per_prompt": 0}, "num_images_per_prompt", "greater than or equal to 1"),
     ],
 )
@@ -318,7 +333,7 @@ def test_an_error_stands_beside_its_field(
 ) -> None:
     tab.open("demo")
     tab.page.click("#more summary")
-    tab.fill(**SEVEN, **values)
+    tab.fill(**SEVEN | values)
     tab.page.click("#create")
     control = tab.page.locator(f"#in-{field}")
     expect(control).to_have_attribute("aria-invalid", "true")

@@ -12,6 +12,7 @@ import { asCurl, asPython } from "./snippets.js";
 import { calm, Stage } from "./stage.js";
 
 const AGAIN_MS = 4000; // between two tries to reach the gateway
+const DRAFT_MS = 250; // between what is typed and the code for it
 const MADE_HERE = ["image", "video", "audio"];
 
 const form = new Form();
@@ -25,10 +26,13 @@ let model = null;
 let running = null; // the AbortController of the call that runs
 let shown = null; // the record on the stage
 let language = asCurl;
+let drafting = 0; // the timer of the next draft of the code
 
 async function loadModels() {
+  let all;
   try {
-    models = (await listModels()).filter((each) => MADE_HERE.includes(each.makes));
+    all = await listModels();
+    models = all.filter((each) => MADE_HERE.includes(each.makes));
   } catch (error) {
     return cannotList(error);
   }
@@ -36,10 +40,14 @@ async function loadModels() {
   if (!models.length) return void setTimeout(loadModels, AGAIN_MS);
   show(byId("access"), false);
   const select = byId("model");
-  select.replaceChildren(...models.map((each) => h("option", { value: each.id }, each.id)));
+  select.replaceChildren(...all.map((each) => option(each, models.includes(each))));
   select.disabled = false;
   byId("create").disabled = false;
   choose(models.find((each) => each.id === model?.id) ?? models[0]);
+}
+
+function option({ id, makes }, callable) {
+  return h("option", { value: id, disabled: !callable }, callable ? id : `${id} (makes ${makes}: ask tritonserver itself)`);
 }
 
 function cannotList(error) {
@@ -248,7 +256,10 @@ byId("form").addEventListener("submit", (event) => {
 byId("form").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("form").requestSubmit();
 });
-byId("form").addEventListener("change", () => !shown && !running && void showCode());
+byId("form").addEventListener("input", () => {
+  clearTimeout(drafting);
+  drafting = setTimeout(() => !shown && !running && void showCode(), DRAFT_MS);
+});
 byId("stop").addEventListener("click", () => running?.abort());
 byId("model").addEventListener("change", (event) => choose(models.find((each) => each.id === event.target.value)));
 byId("access").addEventListener("submit", (event) => {
