@@ -24,11 +24,13 @@ from triton_diffusers.gateway import (
 from triton_diffusers.gateway.auth import Auth, settings_keys
 from triton_diffusers.gateway.errors import ErrorBody
 from triton_diffusers.gateway.headers import StrictHeaders
+from triton_diffusers.gateway.job_runs import Context
 from triton_diffusers.gateway.jobs import Jobs, open_store
 from triton_diffusers.gateway.limits import Limits
 from triton_diffusers.gateway.metrics import Counted, Metrics
 from triton_diffusers.gateway.models import Models
 from triton_diffusers.gateway.settings import Settings
+from triton_diffusers.gateway.sizes import SizeMemory
 from triton_diffusers.gateway.state import State
 
 FAILURES: dict[int | str, dict[str, Any]] = {
@@ -46,14 +48,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """
     settings = settings or Settings()
     addresses = [read_address(url, "grpc", False, None, None) for url in settings.triton]
-    stores = open_store(settings)
+    store, files = open_store(settings)
     counted = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         models = Models(addresses)
-        jobs = Jobs(settings, models, *stores)
-        app.state.gateway = State(settings, models, jobs)
+        sizes = SizeMemory()
+        jobs = Jobs(Context(settings, models, files, sizes), store)
+        app.state.gateway = State(settings, models, jobs, sizes)
         counted.count_jobs = jobs.counts
         jobs.start()
         try:

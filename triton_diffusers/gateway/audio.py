@@ -98,24 +98,21 @@ def _set_length(model: Model, asked: Asked) -> None:
     """Give the length and the start to the inputs that the pipeline has for them."""
     start, length = (asked.keywords.pop(name, None) for name in ("audio_start", "audio_length"))
     if start is not None and START in model.entry.inputs:
-        _set(asked, START, "audio_start", start)
+        asked.set(START, start, "audio_start")
     elif start:  # where nothing can start later, all starts at 0
         raise _no_input(model, "audio_start")
     if length is None:
         return
     name = next((name for name in LENGTHS if name in model.entry.inputs), None)
     if name is not None:
-        _set(asked, name, "audio_length", length)
+        asked.set(name, length, "audio_length")
     elif END in model.entry.inputs:
         begin = asked.keywords.get(START, model.call_kwargs.get(START, 0.0))
-        _set(asked, END, "audio_length", begin + length)
+        if not isinstance(begin, int | float):
+            raise invalid(f"{START}: {begin!r}; send a number of seconds", START)
+        asked.set(END, begin + length, "audio_length")
     else:
         raise _no_input(model, "audio_length")
-
-
-def _set(asked: Asked, name: str, field: str, value: float) -> None:
-    if asked.keywords.setdefault(name, value) != value:
-        raise invalid(f"{field} and {name} disagree: send one of them", field)
 
 
 def _no_input(model: Model, field: str) -> ApiError:
@@ -131,7 +128,10 @@ def _check(asked: Asked) -> None:
     asked.keywords.pop("stream_format", None)
     for name in IMAGE_COUNTS:
         if asked.keywords.get(name, 1) != 1:
-            raise invalid(f"{name}: an answer is one sound; send several requests", name)
+            raise invalid(
+                f"{name}: an answer is one sound; send several requests",
+                asked.sent_as.get(name, name),
+            )
 
 
 def _respond(model: Model, asked: Asked, result: Result) -> Response:

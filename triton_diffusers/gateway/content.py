@@ -45,7 +45,8 @@ async def serve_file(request: Request, files: JobFiles, name: str, media_type: s
 
 def describe_in_headers(model: Model, result: Result, notes: list[str]) -> dict[str, str]:
     """Return the headers that tell what JSON answers tell: model, seed, seconds, notes."""
-    told = {"X-Model": model.name, "X-Notes": _ascii_json(notes)}
+    name = model.name.encode("ascii", "backslashreplace").decode()
+    told = {"X-Model": name, "X-Notes": _ascii_json(notes)}
     if result.seeds:
         told["X-Seed"] = str(result.seeds[0])
     if result.info.get("seconds"):

@@ -17,11 +17,22 @@ from triton_diffusers.gateway.job_files import JobFiles
 from triton_diffusers.gateway.job_store import COMPLETED, FAILED, MAX_TRIES, Job
 from triton_diffusers.gateway.models import Model, Models
 from triton_diffusers.gateway.settings import Settings
+from triton_diffusers.gateway.sizes import SizeMemory
 from triton_diffusers.gateway.video_files import MEDIA_TYPES, check_video
 
 BUSY_WAIT_S = 2.0
 AWAY_WAIT_S = 5.0
 """How long a job waits when the model's queue is full, and when the model or its server is away."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the jobs of one gateway are run with."""
+
+    settings: Settings
+    models: Models
+    files: JobFiles
+    sizes: SizeMemory
 
 
 @dataclass(frozen=True)
@@ -40,36 +51,36 @@ class Retry:
     reason: str
 
 
-async def run_job(
-    settings: Settings, models: Models, files: JobFiles, job: Job, on_progress: Progress
-) -> Outcome | Retry:
+async def run_job(context: Context, job: Job, on_progress: Progress) -> Outcome | Retry:
     """Run a job once and store its result."""
     if job.tries > MAX_TRIES:
         reason = f"given up: started {MAX_TRIES} times, the gateway went away each time"
         return _failed("gave_up", reason)
     asked = Asked(dict(job.keywords), list(job.notes), _size(job))
     try:
-        model = await models.named(job.model)
+        model = await context.models.named(job.model)
     except ApiError as error:
-        return _away(settings, job, error)
+        return _away(context.settings, job, error)
     try:
         for name, stored in job.media.items():
-            asked.keywords[name] = [await asyncio.to_thread(files.read, file) for file in stored]
+            asked.keywords[name] = [
+                await asyncio.to_thread(context.files.read, file) for file in stored
+            ]
     except FileNotFoundError:
         return _failed("input_lost", "a file that was sent with the request is no longer stored")
     try:
-        result = await generate(model, asked, settings.timeout_s, on_progress)
-        return await _store(files, job, model, asked, result)
+        result = await generate(model, asked, context.settings.timeout_s, on_progress)
+        return await _store(context, job, model, asked, result)
     except ApiError as error:
-        return _ended(settings, job, error)
+        return _ended(context.settings, job, error)
 
 
-async def _store(files: JobFiles, job: Job, model: Model, asked: Asked, result: Result) -> Outcome:
+async def _store(context: Context, job: Job, model: Model, asked: Asked, result: Result) -> Outcome:
     """Write the video. Raises ApiError for one that is not what was asked for."""
     file_format = asked.keywords[OUTPUT_FORMAT.name]
-    video = await asyncio.to_thread(check_video, model, asked, result)
+    video = await check_video(model, asked, result, context.sizes)
     name = f"{job.id}-{secrets.token_hex(4)}.{file_format}"
-    await asyncio.to_thread(files.write, name, video.content)
+    await asyncio.to_thread(context.files.write, name, video.content)
     return Outcome(
         {
             "status": COMPLETED,

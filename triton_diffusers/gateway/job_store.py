@@ -6,6 +6,7 @@ nobody and is run again, a row that is gone was deleted and its call must stop. 
 the gateway calls them in threads.
 """
 
+import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -118,6 +119,9 @@ class Job:
             *(name for names in self.media.values() for name in names),
             *filter(None, [self.file]),
         ]
+
+
+ID = re.compile(r"video_[0-9a-f]{32}")
 
 
 def new_id() -> str:

@@ -13,15 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from triton_diffusers.errors import ConfigError, one_line
 from triton_diffusers.gateway.errors import ApiError, busy, invalid
 from triton_diffusers.gateway.job_database import default_database, default_folder
 from triton_diffusers.gateway.job_files import JobFiles
-from triton_diffusers.gateway.job_runs import Outcome, Retry, run_job
-from triton_diffusers.gateway.job_store import FAILED, Job, JobsFullError, JobStore
-from triton_diffusers.gateway.models import Models
+from triton_diffusers.gateway.job_runs import Context, Outcome, Retry, run_job
+from triton_diffusers.gateway.job_store import FAILED, ID, Job, JobsFullError, JobStore
 from triton_diffusers.gateway.settings import Settings
 
 POLL_S = 1.0
@@ -57,8 +56,9 @@ def open_store(settings: Settings) -> tuple[JobStore, JobFiles]:
 class Jobs:
     """Queues, runs and removes jobs from start() to close()."""
 
-    def __init__(self, settings: Settings, models: Models, store: JobStore, files: JobFiles):
-        self._settings, self._models, self._store, self.files = settings, models, store, files
+    def __init__(self, context: Context, store: JobStore):
+        self._context, self._settings, self._store = context, context.settings, store
+        self.files = context.files
         self._owner = secrets.token_hex(8)
         self._threads = ThreadPoolExecutor(DATABASE_THREADS, "jobs-database")
         self._added = asyncio.Event()
@@ -106,7 +106,7 @@ class Jobs:
 
     async def get(self, id: str) -> Job:
         """Return a job. Raises ApiError 404."""
-        job = await self._ask(self._store.get, id)
+        job = await self._ask(self._store.get, id) if ID.fullmatch(id) else None
         if job is None:
             raise _missing(id)
         return job
@@ -115,14 +115,18 @@ class Jobs:
         self, after: str | None, limit: int, order: Literal["asc", "desc"]
     ) -> tuple[list[Job], bool]:
         """Return some of the jobs, and whether there are more. Raises ApiError 400."""
-        found = await self._ask(self._store.page, after, limit, order)
+        is_id = after is None or ID.fullmatch(after)
+        found = await self._ask(self._store.page, after, limit, order) if is_id else None
         if found is None:
-            raise invalid(f"after: there is no '{after}'; send the id of one that exists", "after")
+            raise invalid(
+                f"after: there is no '{(after or '')[:80]}'; send the id of one that exists",
+                "after",
+            )
         return found
 
     async def delete(self, id: str) -> None:
         """Remove a job and its files; the model stops. Raises ApiError 404."""
-        job = await self._ask(self._store.delete, id)
+        job = await self._ask(self._store.delete, id) if ID.fullmatch(id) else None
         if job is None:
             raise _missing(id)
         if job.id in self._calls:
@@ -164,8 +168,7 @@ class Jobs:
         def on_progress(step: int, total: int) -> None:
             progress[0] = min(99, 100 * step // max(total, 1))
 
-        work = run_job(self._settings, self._models, self.files, job, on_progress)
-        call = self._calls[job.id] = asyncio.create_task(work)
+        call = self._calls[job.id] = asyncio.create_task(run_job(self._context, job, on_progress))
         try:
             while not (await asyncio.wait((call,), timeout=RENEW_S))[0]:
                 if not await self._renew(job, progress[0]):
@@ -233,6 +236,8 @@ class Jobs:
         """Ask the database on behalf of a caller. Raises ApiError 503 when it does not answer."""
         try:
             return await self._in_thread(question, *arguments)
+        except DataError:
+            raise invalid("the request holds characters or numbers that no job can keep") from None
         except SQLAlchemyError as error:
             log.warning("the jobs' database does not answer: %s", one_line(error))
             raise busy("the jobs' database does not answer; send it again later") from None

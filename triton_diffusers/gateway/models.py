@@ -18,9 +18,10 @@ from triton_diffusers.client.address import Address
 from triton_diffusers.client.entry import Entry, read_entry
 from triton_diffusers.client.errors import ModelNotFound, error_for
 from triton_diffusers.client.grpc_messages import CHANNEL_OPTIONS
-from triton_diffusers.contract import AUDIOS, FRAMES, IMAGES, INFO
+from triton_diffusers.contract import INFO
 from triton_diffusers.errors import near_miss
 from triton_diffusers.gateway.errors import ApiError, busy, invalid
+from triton_diffusers.signature import AUDIO_FIELDS, PICTURE_FIELDS, VIDEO_FIELDS
 
 LOG = logging.getLogger(__name__)
 
@@ -30,6 +31,9 @@ ASK_S = 5.0
 """How long it may take to answer before it counts as down."""
 PATIENCE_S = 1.0
 """How long a request waits for servers that have not said what it needs to know."""
+
+MAKES = {"video": VIDEO_FIELDS, "image": PICTURE_FIELDS, "audio": AUDIO_FIELDS}
+"""What an entry makes -> the outputs that say so, the first kind first: a video may have sound."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,8 @@ class Model:
     @property
     def makes(self) -> str:
         """What it returns: "video", "image", "audio" or "arrays"."""
-        for output, kind in ((FRAMES, "video"), (IMAGES, "image"), (AUDIOS, "audio")):
-            if output.name in self.entry.outputs:
+        for kind, fields in MAKES.items():
+            if any(field in self.entry.outputs for field in fields):
                 return kind
         return "arrays"
 

@@ -2,6 +2,7 @@
 """A request for a video -> the keywords of a call: its length, the pictures it starts from."""
 
 import io
+import math
 import re
 import secrets
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ REFERENCES = ("input_reference", "image_reference")
 RATES = (FPS.name, "frame_rate")
 FRAME_COUNTS = ("num_frames", "video_length")
 """The pipelines' own names for the length, the usual one first."""
+
+MAX_FRAMES = 2**31
 
 VIDEO_INPUT = re.compile(r"(^|_)video(_|$)")
 
@@ -68,7 +71,7 @@ def draw_seed(model: Model, asked: Asked) -> None:
 async def play_rate(model: Model, keywords: dict[str, Any]) -> float | None:
     """Return how many frames a second the video will have: as sent, else as the server says."""
     for told in (keywords.get(name) for name in RATES):
-        if isinstance(told, int | float) and told > 0:
+        if isinstance(told, int | float) and 0 < told < math.inf:
             return float(told)
     try:
         told = (await model.client.probe()).get(FPS.name)
@@ -96,9 +99,8 @@ async def _set_length(model: Model, asked: Asked) -> float | None:
             f"send fps too, or {name} instead",
             "seconds",
         )
-    frames = max(1, round(seconds * fps))
-    if asked.keywords.setdefault(name, frames) != frames:
-        raise invalid(f"seconds and {name} disagree ({frames} frames): send one of them", "seconds")
+    frames = max(1, round(min(seconds * fps, MAX_FRAMES)))  # which the server refuses
+    asked.set(name, frames, "seconds")
     asked.notes.append(f"seconds: {seconds:g} at {fps:g} frames a second, sent as {name}={frames}")
     return seconds
 
@@ -113,6 +115,7 @@ async def _set_references(settings: Settings, model: Model, asked: Asked) -> Non
         if target in asked.keywords:
             raise invalid(f"{name} and {target} are the same input: send one of them", name)
         asked.keywords[target] = files
+        asked.sent_as[target] = name
 
 
 def _reference_input(model: Model, name: str, files: list[bytes]) -> str:
@@ -130,7 +133,7 @@ def _is_video(file: bytes) -> bool:
     if format_of(file) == "mp4":
         return True
     try:
-        return getattr(Image.open(io.BytesIO(file)), "n_frames", 1) > 1
+        return bool(getattr(Image.open(io.BytesIO(file)), "is_animated", False))
     except UnidentifiedImageError:
         return True  # no picture: another container, which the server reads or refuses
     except Exception:  # Pillow's readers raise whatever a broken file leads them to
@@ -141,7 +144,9 @@ def _check(model: Model, asked: Asked) -> None:
     """Refuse what can be told without running the model."""
     for name in IMAGE_COUNTS:
         if asked.keywords.get(name, 1) != 1:
-            raise invalid(f"{name}: a job is one video; send several requests", name)
+            raise invalid(
+                f"{name}: a job is one video; send several requests", asked.sent_as.get(name, name)
+            )
     for name, tensor in model.entry.inputs.items():
         if not tensor.optional and name not in asked.keywords and name not in model.call_kwargs:
             raise invalid(f"{name} is missing: '{model.name}' requires it", name)

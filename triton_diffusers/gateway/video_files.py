@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The video that a call made: its size and length as they are, and what to tell of them."""
 
+import asyncio
 import io
 from dataclasses import dataclass
 
@@ -11,7 +12,8 @@ from triton_diffusers.client.files import format_of
 from triton_diffusers.gateway.errors import ApiError
 from triton_diffusers.gateway.fields import Asked
 from triton_diffusers.gateway.models import Model
-from triton_diffusers.gateway.sizes import refusal
+from triton_diffusers.gateway.sizes import SizeMemory
+from triton_diffusers.signature import AUDIO_FIELDS
 
 MEDIA_TYPES = {"mp4": "video/mp4", "gif": "image/gif"}
 """output_format -> what HTTP calls it."""
@@ -27,17 +29,20 @@ class VideoFile:
     notes: list[str]
 
 
-def check_video(model: Model, asked: Asked, result: Result) -> VideoFile:
+async def check_video(model: Model, asked: Asked, result: Result, sizes: SizeMemory) -> VideoFile:
     """Look at what a call made. Raises ApiError: 400 for another size than was asked for."""
     if not result.media:
         raise ApiError(500, f"'{model.name}' made no video", code="pipeline_failed")
     content = result.media[0]
-    size, frames, seconds = _measure(content)
+    size, frames, seconds = await asyncio.to_thread(_measure, content)
+    warnings = result.info.get("warnings", [])
     if asked.size is not None and asked.size != size:
-        raise refusal(model, asked.size, size)
-    notes = [*asked.notes, *result.info.get("warnings", ())]
+        raise sizes.learn(model, asked.size, asked.keywords, size, warnings)
+    notes = [*asked.notes, *warnings]
     if asked.keywords.get("num_frames", frames) != frames:
         notes.append(f"num_frames: {asked.keywords['num_frames']} sent, {frames} made")
+    if any(name in result.arrays for name in AUDIO_FIELDS):
+        notes.append("the model also made sound, which the video's file does not hold")
     if len(result.media) > 1:
         notes.append(f"{len(result.media)} videos were made; the first is kept")
     return VideoFile(content, f"{size[0]}x{size[1]}", f"{seconds:.6g}", notes)

@@ -66,9 +66,9 @@ async def create_and_wait(request: Request) -> Response:
     """Make a video and answer with it. Whoever goes away stops the model."""
     call = await read_video_request(request)
     model, asked = call.model, call.asked
-    timeout_s = state_of(request).settings.timeout_s
-    result = await until_gone(request, generate(model, asked, timeout_s))
-    video = check_video(model, asked, result)
+    state = state_of(request)
+    result = await until_gone(request, generate(model, asked, state.settings.timeout_s))
+    video = await check_video(model, asked, result, state.sizes)
     headers = describe_in_headers(model, result, video.notes)
     headers |= {"X-Size": video.size, "X-Seconds": video.seconds}
     kind = MEDIA_TYPES[asked.keywords[OUTPUT_FORMAT.name]]

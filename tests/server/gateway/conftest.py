@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
+
+# where a gateway without a database of its own keeps its jobs
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="state-")
+
 
 from builder.tritonserver import Server
 from tests.server.gateway.browser import browser as browser

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import os
 import signal
 import socket
@@ -21,6 +23,7 @@ import pytest
 from tests.server.gateway.postgres import MakeDatabase
 from tests.server.gateway.serving import serve_gateway
 from tests.server.tiny_entries import TinyServer
+from tests.tiny.media import draw_picture
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.gateway import Settings, create_app
 
@@ -138,6 +141,27 @@ def test_a_job_tells_its_progress(tiny_gateway: str) -> None:
     assert between
     assert max(between) < 100
     assert ("completed", 100) in seen
+
+
+def test_what_a_job_starts_from_is_kept_until_it_ends(
+    tiny_server: TinyServer, places: dict[str, str]
+) -> None:
+    tiny_server.load("wan-starts")
+    start = io.BytesIO()
+    draw_picture(23, 32, 16).save(start, format="PNG")
+    with serve_gateway(tiny_server.triton.grpc_url, job_workers=1, **places) as url:
+        first = create(url, "wan-streamed", num_inference_steps=LONG)
+        wait(url, first, "in_progress")
+        text = base64.b64encode(start.getvalue()).decode()
+        id = create(url, "wan-starts", input_reference=text)
+        (kept,) = Path(places["files"]).iterdir()
+        assert kept.read_bytes() == start.getvalue()
+        httpx.delete(f"{url}/v1/videos/{first}")
+        wait(url, id, "completed")
+        made = expected(tiny_server, "wan-starts", image=start.getvalue())
+        assert content(url, id) == made
+        wait_for(lambda: not kept.exists(), 5)
+        assert len(list(Path(places["files"]).iterdir())) == 1
 
 
 def test_deleting_a_running_job_stops_the_model(
@@ -304,6 +328,21 @@ def test_a_job_of_a_gateway_that_died_is_taken_over_by_another(
             process.kill()
             wait(survivor, id, "completed")
             assert content(survivor, id) == expected(tiny_server, "wan-streamed", **steps)
+
+
+def test_texts_that_postgresql_cannot_keep_are_refused(
+    tiny_server: TinyServer, make_postgres_database: MakeDatabase, tmp_path: Path
+) -> None:
+    places = {"database": make_postgres_database(), "files": str(tmp_path)}
+    with serve_gateway(tiny_server.triton.grpc_url, **places) as url:
+        body = {**KITE, **SIZE, "model": "wan", "prompt": "a\0b"}
+        refused = httpx.post(f"{url}/v1/videos", json=body)
+        assert refused.status_code == 400, refused.text
+        assert "no job can keep" in refused.json()["error"]["message"]
+        for odd in ("video_%00", "%00", "video_" + "f" * 31 + "%ff"):
+            assert httpx.get(f"{url}/v1/videos/{odd}").status_code == 404
+            assert httpx.delete(f"{url}/v1/videos/{odd}").status_code == 404
+            assert httpx.get(f"{url}/v1/videos?after={odd}").status_code == 400
 
 
 def test_a_database_that_is_lost_is_told(

@@ -38,7 +38,9 @@ def url(tiny_gateway: str, tiny_server: TinyServer) -> str:
 def create(url: str, model: str = "wan", **body: Any) -> httpx.Response:
     fields = {**KITE, "size": "32x16", **body, "model": model}
     sent = {name: value for name, value in fields.items() if value is not None}
-    return httpx.post(f"{url}/v1/videos", json=sent, timeout=TIMEOUT_S)
+    text = json.dumps(sent)  # which escapes what httpx does not
+    headers = {"Content-Type": "application/json"}
+    return httpx.post(f"{url}/v1/videos", content=text, headers=headers, timeout=TIMEOUT_S)
 
 
 def wait(url: str, created: httpx.Response, status: str = "completed") -> dict[str, Any]:
@@ -203,7 +205,10 @@ def test_what_vllm_omnis_example_sends(url: str) -> None:
         ({"num_frames": 2.5}, 400, "num_frames", "integer"),
         ({"size": "60"}, 400, "size", "WIDTHxHEIGHT"),
         ({"width": 64}, 400, "size", "disagree"),
-        ({"n": 2}, 400, "num_videos_per_prompt", "one video"),
+        ({"n": 2}, 400, "n", "one video"),
+        ({"extra_params": {"seconds": "x"}, "num_frames": None}, 400, "seconds", "number"),
+        ({"extra_params": {"output_format": "webm"}}, 400, "output_format", "'mp4' or 'gif'"),
+        ({"prompt": "\ud800"}, 400, "prompt", "Unicode"),
         ({"output_format": "webm"}, 400, "output_format", "'mp4' or 'gif'"),
         ({"boundary_ratio": 0.5}, 400, "boundary_ratio", "cannot change"),
         ({"shared_memory": True}, 400, "shared_memory", "Accepted:"),
@@ -240,6 +245,11 @@ def test_what_the_model_cannot_take_is_refused_at_once(
     error = refused.json()["error"]
     assert text in error["message"]
     assert param in (error["param"], None)
+
+
+def test_a_length_that_no_server_makes_fails(url: str) -> None:
+    job = wait(url, create(url, num_frames=None, seconds=1e308, fps=1e308), "failed")
+    assert "num_frames" in job["error"]["message"] or "fps" in job["error"]["message"]
 
 
 def test_a_size_that_the_model_does_not_make_is_refused_with_the_nearest(url: str) -> None:
