@@ -56,10 +56,10 @@ async def fetch_image(
     """
     parts = _check_url(settings, name, url)
     try:
-        async with asyncio.timeout(TIMEOUT_S):
-            content = await _get(settings, name, url, is_allowed)
-    except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-        reason = f"no answer in {TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else str(error)
+        content = await asyncio.wait_for(_get(settings, name, url, is_allowed), TIMEOUT_S)
+    except (asyncio.TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+        is_late = isinstance(error, asyncio.TimeoutError)
+        reason = f"no answer in {TIMEOUT_S:g} s" if is_late else str(error)
         raise invalid(f"{name}: {parts.hostname} cannot be read: {reason}", name) from None
     _check_picture(name, content)
     return content
