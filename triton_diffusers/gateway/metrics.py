@@ -164,6 +164,7 @@ class _Exchange:
 
 
 def _endpoint(scope: Scope) -> str:
-    """Return the path as it is declared; a path that is none is "other"."""
-    path = getattr(scope.get("route"), "path", None)
-    return f"{scope['method']} {path}" if isinstance(path, str) else "other"
+    """Return method and path as they are declared; what is none of them is "other"."""
+    route = scope.get("route")
+    path, methods = getattr(route, "path", None), getattr(route, "methods", None) or ()
+    return f"{scope['method']} {path}" if scope["method"] in methods else "other"

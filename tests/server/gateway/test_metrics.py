@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from builder.tritonserver import Server
-from tests.server.gateway.calling import PATH, TIMEOUT_S, gateway_metric, generate
+from tests.server.gateway.calling import PATH, TIMEOUT_S, gateway_metric, generate, wait_for
 from tests.server.gateway.serving import serve_gateway
+from tests.server.tiny_entries import TinyServer
 
 ENDPOINT = f"POST {PATH}"
 
@@ -64,6 +65,21 @@ def test_callers_cannot_make_series(fresh: str) -> None:
         call(name)
     assert series(fresh) == before
     assert not [line for line in before if "first" in line.lower()]
+
+
+def test_jobs_are_counted_by_status(tiny_server: TinyServer, tiny_gateway: str) -> None:
+    tiny_server.load("wan")
+
+    def completed() -> float:
+        return gateway_metric(tiny_gateway, "jobs", status="completed")
+
+    before = completed()
+    body = {"model": "wan", "prompt": "a kite", "size": "32x16", "num_frames": 5, "seed": 7}
+    url = f"{tiny_gateway}/v1/videos"
+    job = httpx.post(url, json=body | {"num_inference_steps": 2}, timeout=TIMEOUT_S).json()
+    wait_for(lambda: completed() == before + 1, 60)
+    httpx.delete(f"{url}/{job['id']}", timeout=TIMEOUT_S)
+    assert completed() == before
 
 
 def test_the_process_is_told(fresh: str) -> None:
