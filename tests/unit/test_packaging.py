@@ -197,7 +197,9 @@ def test_the_dockerfile_checks_the_model_and_drops_root():
 
 def test_the_dockerfile_installs_the_pinned_set():
     constrained = [line for line in pip_lines() if "--constraint" in line]
-    assert [line[-1] for line in constrained] == [".[families,gateway,postgres,quantization,vision]"]
+    assert [line[-1] for line in constrained] == [
+        ".[families,gateway,postgres,quantization,vision]"
+    ]
     assert all(line[line.index("--constraint") + 1] == "constraints.txt" for line in constrained)
     others = [line for line in pip_lines() if line not in constrained]
     assert all("--no-deps" in line or re.search(r"==[\d.]+$", line[-1]) for line in others)

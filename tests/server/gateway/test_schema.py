@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,14 @@ def short_gateway(demo_server: Server, tmp_path_factory: pytest.TempPathFactory)
         yield url
 
 
-schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi())
+def document() -> dict[str, Any]:
+    """The OpenAPI document; the app's database is none that stays."""
+    with tempfile.TemporaryDirectory() as folder:
+        app = create_app(Settings(database=f"sqlite:///{folder}/jobs.db", files=folder))
+        return app.openapi()
+
+
+schema = schemathesis.openapi.from_dict(document())
 
 
 @schema.parametrize()
