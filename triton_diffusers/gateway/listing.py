@@ -46,7 +46,7 @@ class ModelDescription(BaseModel):
     created: int = 0
     owned_by: str
     makes: str
-    source: str
+    hub_id: str | None = Field(description="the Hugging Face model; null: a folder of the server")
     streams: bool
     formats: list[str] = Field(description="files that it can answer with, the default first")
     inputs: list[InputDescription]
@@ -91,9 +91,9 @@ def describe(model: Model) -> ModelDescription:
     defaults = model.call_kwargs
     return ModelDescription(
         id=model.name,
-        owned_by=model.source.partition("/")[0] if "/" in model.source else "triton-diffusers",
+        owned_by=model.hub_id.partition("/")[0] if model.hub_id else "triton-diffusers",
         makes=model.makes,
-        source=model.source,
+        hub_id=model.hub_id,
         streams=model.entry.decoupled,
         formats=list(FORMATS.get(model.makes, ())),
         inputs=[

@@ -4,6 +4,7 @@
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ FRESH_S = 2.0
 """How often a server is asked for its models."""
 ASK_S = 5.0
 """How long it may take to answer before it counts as down."""
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 PATIENCE_S = 1.0
 """How long a request waits for servers that have not said what it needs to know."""
 
@@ -47,9 +49,10 @@ class Model:
     server: "Server" = field(compare=False, repr=False)
 
     @property
-    def source(self) -> str:
-        """The hub id or folder that the entry was written for."""
-        return self.parameters.get("model", "")
+    def hub_id(self) -> str | None:
+        """The hub id that the entry was written for; None: a folder, which callers need not know."""
+        model = self.parameters.get("model", "")
+        return model if HUB_ID.fullmatch(model) else None
 
     @property
     def makes(self) -> str:
@@ -277,7 +280,7 @@ def _holding(servers: Sequence[Server], name: str) -> list[Model]:
     named = [server.models[name] for server in servers if name in server.models]
     if named:
         return named
-    models = [m for server in servers for m in server.models.values() if m.source == name]
+    models = [m for server in servers for m in server.models.values() if m.hub_id == name]
     names = sorted({model.name for model in models})
     if len(names) > 1:
         raise invalid(

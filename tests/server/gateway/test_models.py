@@ -17,11 +17,12 @@ import pytest
 
 from builder.tritonserver import Server
 from tests.server.gateway.calling import TIMEOUT_S, check_error, generate, wait_for
-from tests.server.gateway.servers import add_demo, serve_entries
+from tests.server.gateway.servers import PIPELINE, add_demo, serve_entries
 from tests.server.gateway.serving import serve_gateway
 
 LOAD_S = 60.0
 QUICK_S = 1.0
+HUB_ID = "acme/digits"
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,19 @@ def names(url: str) -> list[str]:
 def inputs(url: str, name: str) -> dict[str, object]:
     model = httpx.get(f"{url}/v1/models/{name}", timeout=TIMEOUT_S).json()
     return {tensor["name"]: tensor["default"] for tensor in model["inputs"]}
+
+
+def hub_id(url: str, name: str) -> str | None:
+    told: str | None = httpx.get(f"{url}/v1/models/{name}", timeout=TIMEOUT_S).json()["hub_id"]
+    return told
+
+
+def as_of_the_hub(entry: Path) -> None:
+    """Name an entry's pipeline as the hub would; the model is a folder in the entry."""
+    (entry / HUB_ID).parent.mkdir(exist_ok=True)
+    (entry / HUB_ID).symlink_to(PIPELINE)
+    config = entry / "config.pbtxt"
+    config.write_text(config.read_text().replace(str(PIPELINE), HUB_ID))
 
 
 def test_a_model_that_is_unloaded_is_gone_and_one_that_is_loaded_is_there(
@@ -84,18 +98,21 @@ def test_an_entry_that_changed_is_known_as_it_is_now(
     assert "image_generation.progress" in response.text
 
 
-def test_a_hub_id_names_its_only_entry_but_not_one_of_several(url: str) -> None:
-    source = httpx.get(f"{url}/v1/models/first", timeout=TIMEOUT_S).json()["source"]
-    assert source
-    error = check_error(generate(url, model=source), 400, "model_required")
+def test_a_hub_id_names_its_only_entry_but_not_one_of_several(
+    server: Server, folder: Path, url: str
+) -> None:
+    assert httpx.get(f"{url}/v1/models/second", timeout=TIMEOUT_S).json()["hub_id"] is None
+    for name in ("first", "second"):
+        as_of_the_hub(folder / "models" / name)
+        server.load(name, LOAD_S)
+    wait_for(lambda: {hub_id(url, name) for name in ("first", "second")} == {HUB_ID}, 5)
+    error = check_error(generate(url, model=HUB_ID), 400, "model_required")
     assert "first, second" in error["message"]
     error = check_error(generate(url), 400, "model_required")
     assert "first, second" in error["message"]
-
-
-def test_a_hub_id_is_a_name(demo_server: Server, gateway: str) -> None:
-    source = httpx.get(f"{gateway}/v1/models/demo", timeout=TIMEOUT_S).json()["source"]
-    assert generate(gateway, model=source).json()["model"] == "demo"
+    server.unload("first")
+    assert generate(url, model=HUB_ID).json()["model"] == "second"
+    server.load("first", LOAD_S)
 
 
 def test_a_server_that_is_down_does_not_hold_up_the_others(demo_server: Server) -> None:
