@@ -50,7 +50,7 @@ class Model:
 
     @property
     def hub_id(self) -> str | None:
-        """The hub id that the entry was written for; None: a folder, which callers need not know."""
+        """The hub id that the entry was written for; None: a folder, which is not told."""
         model = self.parameters.get("model", "")
         return model if HUB_ID.fullmatch(model) else None
 
