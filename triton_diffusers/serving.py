@@ -336,6 +336,8 @@ class _Job:
         if code is None:
             self._model.log_error("".join(traceback.format_exception(error)))
             code = pb_utils.TritonError.INTERNAL
+        # half of a surrogate pair, which JSON can name, is no text to Triton
+        text = text.encode(errors="backslashreplace").decode()
         response = pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
         self._send_final(response, outcome_of(error))
 

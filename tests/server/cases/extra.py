@@ -36,5 +36,6 @@ CASES = (
     _case("callback", '{"callback_on_step_end": null}', "reserved"),
     _case("load-time", '{"dtype": "float16"}', "load-time"),
     _case("latents", '{"latents": [[0.0]]}', "latents", "JSON carries none"),
+    _case("half-a-surrogate-pair", '{"\\ud800": 1}', "\\ud800", "not known"),
     _case("itself", '{"extra": {}}', "extra"),
 )
