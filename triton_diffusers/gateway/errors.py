@@ -6,12 +6,13 @@
 499 the caller went away   500 the pipeline failed   502 no tritonserver   504 timed out
 """
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
@@ -39,6 +40,11 @@ class ErrorBody(BaseModel):
     error: ErrorObject
 
 
+MAX_MESSAGE = 2000
+"""Characters of a message, which may quote what was sent; of longer ones the middle is left out."""
+MAX_PARAM = 200
+
+
 class ApiError(Exception):
     """An answer that is no success."""
 
@@ -53,13 +59,29 @@ class ApiError(Exception):
     ):
         super().__init__(message)
         self.status = status
-        self.error = ErrorObject(message=message, type=TYPES[status], param=param, code=code)
+        self.error = ErrorObject(
+            message=_shorten(message, MAX_MESSAGE),
+            type=TYPES[status],
+            param=param and _shorten(param, MAX_PARAM),
+            code=code,
+        )
         self.headers = dict(headers or {})
 
     @property
     def body(self) -> dict[str, Any]:
         """The error as JSON."""
         return {"error": self.error.model_dump()}
+
+    @property
+    def response(self) -> Response:
+        """The answer. It is ASCII: what it quotes may be no valid Unicode."""
+        content = json.dumps(self.body)
+        return Response(content, self.status, self.headers, media_type="application/json")
+
+
+def _shorten(text: str, longest: int) -> str:
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"
 
 
 MEANINGS = {
@@ -130,30 +152,28 @@ def install(app: FastAPI) -> None:
 
 
 def _answer(convert: Callable[[Any], ApiError]) -> Callable[[Request, Any], Awaitable[Any]]:
-    async def answer(request: Request, error: Any) -> JSONResponse:
-        api = convert(error)
-        return JSONResponse(api.body, api.status, headers=api.headers)
+    async def answer(request: Request, error: Any) -> Response:
+        return convert(error).response
 
     return answer
 
 
 async def respond(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with an error outside of the app's own handlers."""
-    await JSONResponse(error.body, error.status, headers=error.headers)(scope, receive, send)
+    await error.response(scope, receive, send)
 
 
-async def _answer_validation(request: Request, error: Any) -> JSONResponse:
+async def _answer_validation(request: Request, error: Any) -> Response:
     api = _from_validation(error)
     sent = request.headers.get("content-type", "")
     # FastAPI hands on a body of another type as a text
     if error.errors()[0]["type"] == "model_attributes_type" and "json" not in sent:
         api = invalid(f"the content type is '{sent}'; send 'Content-Type: application/json'")
-    return JSONResponse(api.body, api.status, headers=api.headers)
+    return api.response
 
 
-async def _answer_http(request: Request, error: Any) -> JSONResponse:
-    api = _from_http(request, error)
-    return JSONResponse(api.body, api.status, headers=api.headers)
+async def _answer_http(request: Request, error: Any) -> Response:
+    return _from_http(request, error).response
 
 
 def _from_api(error: ApiError) -> ApiError:
@@ -168,7 +188,9 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     if first["type"] == "json_invalid":
         return invalid(f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}")
     message = first["msg"].removeprefix("Value error, ")
-    return invalid(f"{param}: {message}" if param else message, param)
+    if param is None:
+        return invalid(f"the body: {message}; send a JSON object")
+    return invalid(f"{param}: {message}", param)
 
 
 def _from_http(request: Request, error: HTTPException) -> ApiError:

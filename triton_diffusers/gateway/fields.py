@@ -75,7 +75,7 @@ READ_HERE = (
 SET_HERE = (OUTPUT_FORMAT.name, OUTPUT_QUALITY.name, OUTPUT_BASE64.name, PREVIEW_EVERY.name)
 """Inputs of every entry that the gateway itself sets."""
 
-NOT_INPUTS = frozenset(inspect.signature(AsyncDiffusersClient.generate).parameters) - {"self"}
+NOT_INPUTS = frozenset(inspect.signature(AsyncDiffusersClient.generate).parameters)
 """Arguments of the client's generate() that are no inputs: never taken from a request."""
 
 SIZE = re.compile(r"(\d{1,5})\s*[xX]\s*(\d{1,5})")
@@ -150,8 +150,12 @@ async def _add_media(state: "State", asked: Asked, target: str, name: str, value
 def refuse_ours(model: Model, name: str) -> None:
     """Refuse a name that would set something of the gateway's. Raises ApiError 400."""
     if name in SET_HERE or (name in NOT_INPUTS and name not in model.entry.inputs):
-        accepted = [n for n in model.accepted if n not in SET_HERE]
-        raise invalid(unknown("field", name, model.name, accepted), name, "unknown_field")
+        raise invalid(unknown("field", name, model.name, _accepted(model)), name, "unknown_field")
+
+
+def _accepted(model: Model) -> list[str]:
+    """Return the model's inputs that a request may name."""
+    return [name for name in model.accepted if name not in SET_HERE]
 
 
 def _merge(body: BaseModel) -> dict[str, Any]:
@@ -198,7 +202,7 @@ def _set_size(model: Model, asked: Asked) -> None:
         if name not in model.entry.inputs:
             raise invalid(
                 f"size: '{model.name}' has no input '{name}'; leave size out. "
-                f"Accepted: {', '.join(model.accepted)}.",
+                f"Accepted: {', '.join(_accepted(model))}.",
                 "size",
             )
         asked.set(name, pixels, "size")
@@ -255,5 +259,5 @@ def _compare_loaded(model: Model, name: str, value: Any) -> None:
 def _as_number(value: Any) -> float | None:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

@@ -52,9 +52,9 @@ async def generations(request: Request, body: ImageGeneration) -> Any:
     """Make pictures from a text. With `stream` the answer is a stream of events."""
     state = state_of(request)
     model = await state.models.find(body.model, "image")
-    if body.prompt is None and PROMPT in model.entry.inputs:
-        raise invalid(f"{PROMPT} is missing: '{model.name}' makes pictures from a text", PROMPT)
     asked = await read_fields(state, model, body)
+    if PROMPT in model.entry.inputs and PROMPT not in asked.keywords:
+        raise invalid(f"{PROMPT} is missing: '{model.name}' makes pictures from a text", PROMPT)
     return await answer_images(request, model, asked, body, "image_generation")
 
 

@@ -8,7 +8,11 @@ besides, by name, as OpenAI's clients send `extra_body`.
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from triton_diffusers.gateway.errors import invalid
+
+NO_UNICODE = "a text in it is no valid Unicode (half of a surrogate pair); send characters"
 
 
 def _no_flag(value: Any) -> Any:
@@ -21,10 +25,29 @@ def _read_object(value: Any) -> Any:
     """Read the JSON text that a form carries where JSON has an object."""
     if isinstance(value, str):
         try:
-            return json.loads(value)
-        except ValueError as error:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
             raise ValueError(f'send a JSON object such as {{"a": 1}}: {error}') from None
+        if not is_unicode(value):
+            raise ValueError(NO_UNICODE)
     return value
+
+
+def is_unicode(value: Any) -> bool:
+    """Tell whether all texts are valid: JSON can name half of a surrogate pair, as "\\ud800"."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            waiting += item
+        elif isinstance(item, str) and not item.isascii():
+            try:
+                item.encode()
+            except UnicodeEncodeError:
+                return False
+    return True
 
 
 Whole = Annotated[int, BeforeValidator(_no_flag)]
@@ -36,6 +59,15 @@ class Fields(BaseModel):
     """What every generating endpoint takes. Nothing that is left out gets a value here."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_texts(cls, sent: Any) -> Any:
+        """Refuse what neither Triton nor an answer can carry. Raises ApiError 400."""
+        for name, value in sent.items() if isinstance(sent, dict) else ():
+            if not is_unicode([name, value]):
+                raise invalid(f"{name}: {NO_UNICODE}", name)
+        return sent
 
     model: str | None = Field(None, description="entry or hub id; needed where several fit")
     negative_prompt: str | None = None

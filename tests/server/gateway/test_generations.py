@@ -36,6 +36,15 @@ def test_the_picture_is_the_one_that_the_model_makes_without_the_gateway(
     assert np.array_equal(picture, expected[0])
 
 
+def test_the_prompt_may_be_among_the_pipelines_arguments(gateway: str) -> None:
+    held = {"prompt": SEVEN["prompt"]}
+    body = {name: value for name, value in SEVEN.items() if name != "prompt"}
+    (expected,) = pictures(post(gateway, **SEVEN))
+    for holder in ("diffusers_kwargs", "extra_body"):
+        (picture,) = pictures(post(gateway, **body, **{holder: held}))
+        assert np.array_equal(picture, expected)
+
+
 def test_the_seed_that_was_drawn_is_told_and_gives_the_same_picture(gateway: str) -> None:
     first = post(gateway, prompt="a handwritten seven", num_inference_steps=2)
     seed = first.json()["seed"]
@@ -49,6 +58,10 @@ def test_the_seed_that_was_drawn_is_told_and_gives_the_same_picture(gateway: str
         ({"model": "demmo"}, 404, "model", "Did you mean 'demo'?"),
         ({"guidence_scale": 3}, 400, "guidence_scale", "Did you mean 'guidance_scale'?"),
         ({"shared_memory": True}, 400, "shared_memory", "Accepted:"),
+        ({"self": 1}, 400, "self", "Accepted:"),
+        ({"extra_args": {"flow_shift": 10**400}}, 400, "flow_shift", "cannot change"),
+        ({"generator_device": "x" * 5000}, 400, "generator_device", "device: x"),
+        ({"x" * 5000: 1}, 400, f"{'x' * 100} ... {'x' * 100}", "Accepted:"),
         ({"size": "60x60"}, 400, "size", "Nearest size: "),
         ({"strength": 0.5}, 400, "strength", "Accepted:"),
         ({"n": 0}, 400, "n", "greater than or equal to 1"),
@@ -68,3 +81,4 @@ def test_what_the_model_cannot_take_is_refused_by_name(
     error = response.json()["error"]
     assert error["param"] == param
     assert text in error["message"]
+    assert len(error["message"]) < 2100

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from tests.server.entries import SMALL, add_entry
 from tests.server.gateway.calling import (
     LONG,
     PATH,
+    QUICK,
     TIMEOUT_S,
     check_error,
     gateway_metric,
@@ -73,6 +75,34 @@ def test_400_a_body_that_cannot_be_read(gateway: str, content: bytes, words: str
     error = check_error(response, 400)
     assert error["type"] == "invalid_request_error"
     assert words.lower() in error["message"].lower()
+
+
+HALF = "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"model": HALF}, "model"),
+        ({HALF: 1}, HALF),
+        ({"user": HALF}, "user"),
+        ({"generator_device": HALF}, "generator_device"),
+        ({"extra_body": {HALF: 1}}, "extra_body"),
+        ({"extra_args": json.dumps({HALF: 1})}, "extra_args"),
+        ({"extra": json.dumps({HALF: 1})}, HALF),
+        ({"diffusers_kwargs": {"flow_shift": [{"a": [HALF]}]}}, "diffusers_kwargs"),
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("path", [PATH, "/v1/images/edits", "/v1/chat/completions"])
+def test_400_or_404_for_half_a_surrogate_pair(
+    gateway: str, path: str, body: dict[str, Any], param: str
+) -> None:
+    sent = json.dumps({"messages": [{"role": "user", "content": "a"}]} | QUICK | body)
+    headers = {"Content-Type": "application/json"}
+    response = httpx.post(gateway + path, content=sent, headers=headers, timeout=TIMEOUT_S)
+    check_error(response, response.status_code)
+    assert response.status_code == (404 if path.endswith("edits") and param == "model" else 400)
 
 
 def test_400_a_body_of_another_type_is_told_which_it_must_be(gateway: str) -> None:
