@@ -66,6 +66,20 @@ def test_secrets_are_no_options_and_are_not_told() -> None:
     assert "hidden" not in repr(Settings(api_keys="hidden"))
 
 
+@pytest.mark.parametrize("option", ["--timeout-s", "--expire-after-s"])
+@pytest.mark.parametrize("text", ["inf", "1e300", "nan", "0"])
+def test_times_are_finite(option: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=option):
+        gateway.read_settings(builder.parse(["gateway", option, text]))
+
+
+@pytest.mark.parametrize("text", ["", ",", " , "])
+def test_keys_that_did_not_arrive_let_nobody_in(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_DIFFUSERS_GATEWAY_API_KEYS", text)
+    with pytest.raises(ConfigError, match="API_KEYS: it holds no key"):
+        gateway.read_settings(builder.parse(["gateway"]))
+
+
 @pytest.mark.parametrize(
     "package", ["fastapi", "uvicorn", "pydantic_settings", "prometheus_client"]
 )

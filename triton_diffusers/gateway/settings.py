@@ -8,6 +8,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MIB = 2**20
+LONGEST_S = 10**9
+"""Some thirty years: times in microseconds, and what is added to a clock, stay numbers."""
 
 Listed = Annotated[tuple[str, ...], NoDecode]
 """Several texts; in a variable they are separated by commas."""
@@ -40,7 +42,10 @@ class Settings(BaseSettings):
     )
     max_requests: int = Field(512, gt=0, description="requests at once; more are refused with 429")
     timeout_s: float | None = Field(
-        None, gt=0, description="longest time for one call of a model; none: no limit"
+        None,
+        gt=0,
+        le=LONGEST_S,
+        description="longest time for one call of a model; none: no limit",
     )
     fetch_hosts: Listed = Field((), description="hosts that images may be fetched from; none")
     cors_origins: Listed = Field((), description="origins whose pages may call; none")
@@ -51,7 +56,10 @@ class Settings(BaseSettings):
         None, description="folder or fsspec URL where the jobs' results are kept"
     )
     expire_after_s: float = Field(
-        24 * 3600, gt=0, description="how long a finished job and its file are kept"
+        24 * 3600,
+        gt=0,
+        le=LONGEST_S,
+        description="how long a finished job and its file are kept",
     )
     job_workers: int = Field(4, gt=0, description="jobs that this gateway runs at once")
     max_jobs: int = Field(256, gt=0, description="jobs that wait or run; more are refused with 429")
@@ -65,6 +73,14 @@ class Settings(BaseSettings):
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _check_keys(cls, value: Any) -> Any:
+        """Refuse a variable without a key: a secret that did not arrive must not let all in."""
+        if isinstance(value, str) and not value.replace(",", "").strip():
+            raise ValueError("it holds no key; write keys separated by commas, or unset it")
         return value
 
     @model_validator(mode="after")
