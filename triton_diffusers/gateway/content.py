@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import Mapping
 
@@ -10,9 +11,11 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
 from triton_diffusers.client import Result
-from triton_diffusers.gateway.errors import ApiError
-from triton_diffusers.gateway.job_files import JobFiles
+from triton_diffusers.gateway.errors import ApiError, busy
+from triton_diffusers.gateway.job_files import FilesError, JobFiles
 from triton_diffusers.gateway.models import Model
+
+LOG = logging.getLogger(__name__)
 
 RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})-(\d{0,18})")
 
@@ -23,7 +26,8 @@ MAX_NOTES = 4096
 async def serve_file(request: Request, files: JobFiles, name: str, media_type: str) -> Response:
     """Answer with a job's file, or with the part that `Range` asks for.
 
-    Raises ApiError: 404 for a file that is gone, 416 for a part that it does not have.
+    Raises ApiError: 404 for a file that is gone, 416 for a part that it does not have, 503 when
+    the store fails.
     """
     try:
         size = await asyncio.to_thread(files.size, name)
@@ -31,6 +35,9 @@ async def serve_file(request: Request, files: JobFiles, name: str, media_type: s
         raise ApiError(
             404, "the video's file is no longer stored", code="video_not_found"
         ) from None
+    except FilesError as error:
+        LOG.warning("the file %s cannot be read: %s", name, error)
+        raise busy("the video's file cannot be read; send it again later") from None
     tag = f'"{name}"'
     headers = {"Accept-Ranges": "bytes", "ETag": tag, "Cache-Control": "private"}
     part = _read_range(request.headers, tag, size)

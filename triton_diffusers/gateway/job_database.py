@@ -11,10 +11,20 @@ from sqlalchemy.exc import ArgumentError
 
 from triton_diffusers.errors import ConfigError
 
-BUSY_S = 30
+BUSY_S = 5
 """How long a connection waits for SQLite's one writer."""
 
 CONNECT_S = 10
+STATEMENT_S = 5
+"""How long PostgreSQL may take for a statement, with the locks that it waits for."""
+
+SILENCE = {
+    "tcp_user_timeout": 1000 * CONNECT_S,
+    "keepalives_idle": CONNECT_S,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
+"""A PostgreSQL whose machine or network is gone is found out by the connection."""
 
 POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
 
@@ -39,16 +49,18 @@ def open_database(url: str) -> Engine:
     if read.get_backend_name() == "sqlite":
         return _open_sqlite(read)
     try:
-        return create_engine(
+        engine = create_engine(
             read.set(drivername="postgresql+psycopg"),
             pool_pre_ping=True,
-            connect_args={"connect_timeout": CONNECT_S},
+            connect_args={"connect_timeout": CONNECT_S, **SILENCE},
         )
     except ImportError as error:
         raise ConfigError(
             f"database {read.render_as_string()} needs a package: {error}. "
             "Install triton-diffusers[postgres]."
         ) from None
+    event.listen(engine, "begin", _begin_postgresql)
+    return engine
 
 
 def _read(url: str) -> URL:
@@ -89,3 +101,7 @@ def _begin_sqlite(connection: Connection) -> None:
     """Take the write lock at the start: a transaction that reads first may not get it later."""
     writes = connection.get_execution_options().get("writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _begin_postgresql(connection: Connection) -> None:
+    connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{STATEMENT_S}s'")

@@ -1,21 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """The jobs' files, in a folder or any store that fsspec knows. Every method blocks.
 
-Names are made by the gateway: a job's id and a suffix, never a text from a request.
+Each raises FilesError where the store fails, whatever its own errors are: a disk that is full, a
+bucket that does not answer. Names are made by the gateway: a job's id and a suffix, never a text
+from a request.
 """
 
+import logging
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 
 import fsspec
 
-from triton_diffusers.errors import ConfigError
+from triton_diffusers.errors import ConfigError, one_line
+
+LOG = logging.getLogger(__name__)
 
 CHUNK_BYTES = 2**20
 
 OURS = re.compile(r"(video_[0-9a-f]{32})[.-][\w.-]+")
 """The name of a job's file; nothing else in the folder is touched."""
+
+
+class FilesError(Exception):
+    """The store of the jobs' files fails."""
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, FilesError):
+        raise
+    except Exception as error:  # each store has its own kinds
+        raise FilesError(one_line(error)) from error
 
 
 class JobFiles:
@@ -35,17 +55,26 @@ class JobFiles:
             ) from None
 
     def write(self, name: str, content: bytes) -> None:
-        """Store a file."""
-        self._store.pipe_file(self._path(name), content)
+        """Store a file. One that could not be written whole is removed."""
+        try:
+            with _told():
+                self._store.pipe_file(self._path(name), content)
+        except FileNotFoundError as error:  # the folder is gone
+            raise FilesError(one_line(error)) from None
+        except FilesError:
+            self.remove(name)
+            raise
 
     def read(self, name: str) -> bytes:
         """Return a whole file. Raises FileNotFoundError."""
-        content: bytes = self._store.cat_file(self._path(name))
+        with _told():
+            content: bytes = self._store.cat_file(self._path(name))
         return content
 
     def size(self, name: str) -> int:
         """Return the number of bytes. Raises FileNotFoundError."""
-        return int(self._store.info(self._path(name))["size"])
+        with _told():
+            return int(self._store.info(self._path(name))["size"])
 
     def chunks(self, name: str, start: int, end: int) -> Iterator[bytes]:
         """Return the bytes from `start` up to `end`, which is left out, piece by piece."""
@@ -59,21 +88,29 @@ class JobFiles:
                 yield piece
 
     def remove(self, *names: str) -> None:
-        """Remove files; those that are gone already are fine."""
+        """Remove files; those that are gone already are fine.
+
+        One that cannot be removed now is told in the log; it belongs to no job, and is among those
+        that older_than() returns.
+        """
         for name in names:
             try:
-                self._store.rm_file(self._path(name))
+                with _told():
+                    self._store.rm_file(self._path(name))
             except FileNotFoundError:
                 continue
+            except FilesError as error:
+                LOG.warning("the file %s cannot be removed: %s", name, error)
 
     def older_than(self, age_s: float) -> dict[str, str]:
         """Return the old files of jobs: name -> the job's id. Empty where no age is known."""
-        names = [path.rpartition("/")[2] for path in self._store.ls(self._folder, detail=False)]
-        found = {name: match[1] for name in names if (match := OURS.fullmatch(name))}
-        try:
-            return {n: id for n, id in found.items() if self._age_s(n) > age_s}
-        except NotImplementedError:
-            return {}
+        with _told():
+            names = [path.rpartition("/")[2] for path in self._store.ls(self._folder, detail=False)]
+            found = {name: match[1] for name in names if (match := OURS.fullmatch(name))}
+            try:
+                return {n: id for n, id in found.items() if self._age_s(n) > age_s}
+            except NotImplementedError:
+                return {}
 
     def _age_s(self, name: str) -> float:
         try:

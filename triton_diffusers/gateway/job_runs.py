@@ -2,6 +2,7 @@
 """One run of a job: keywords and files -> the call -> the result's file, or when to try again."""
 
 import asyncio
+import logging
 import secrets
 import time
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from triton_diffusers.client import Result
 from triton_diffusers.client.call import Progress
 from triton_diffusers.contract import OUTPUT_FORMAT
 from triton_diffusers.gateway.calls import generate
-from triton_diffusers.gateway.errors import ApiError
+from triton_diffusers.gateway.errors import ApiError, busy
 from triton_diffusers.gateway.fields import Asked
-from triton_diffusers.gateway.job_files import JobFiles
+from triton_diffusers.gateway.job_files import FilesError, JobFiles
 from triton_diffusers.gateway.job_store import COMPLETED, FAILED, MAX_TRIES, Job
 from triton_diffusers.gateway.models import Model, Models
 from triton_diffusers.gateway.settings import Settings
@@ -23,6 +24,11 @@ from triton_diffusers.gateway.video_files import MEDIA_TYPES, check_video
 BUSY_WAIT_S = 2.0
 AWAY_WAIT_S = 5.0
 """How long a job waits when the model's queue is full, and when the model or its server is away."""
+
+WRITES = 12
+"""How often a result is written before it is given up, AWAY_WAIT_S apart: it cost a model's run."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,8 @@ async def run_job(context: Context, job: Job, on_progress: Progress) -> Outcome 
             ]
     except FileNotFoundError:
         return _failed("input_lost", "a file that was sent with the request is no longer stored")
+    except FilesError as error:
+        return _away(context.settings, job, busy(f"a file of the job cannot be read: {error}"))
     try:
         result = await generate(model, asked, context.settings.timeout_s, on_progress)
         return await _store(context, job, model, asked, result)
@@ -80,7 +88,10 @@ async def _store(context: Context, job: Job, model: Model, asked: Asked, result:
     file_format = asked.keywords[OUTPUT_FORMAT.name]
     video = await check_video(model, asked, result, context.sizes)
     name = f"{job.id}-{secrets.token_hex(4)}.{file_format}"
-    await asyncio.to_thread(context.files.write, name, video.content)
+    try:
+        await _keep_writing(context.files, name, video.content)
+    except FilesError:
+        return _failed("not_stored", "the video was made, but cannot be stored")
     return Outcome(
         {
             "status": COMPLETED,
@@ -93,6 +104,19 @@ async def _store(context: Context, job: Job, model: Model, asked: Asked, result:
             "notes": video.notes,
         }
     )
+
+
+async def _keep_writing(files: JobFiles, name: str, content: bytes) -> None:
+    """Write a result, again and again while the store fails. Raises FilesError."""
+    for _ in range(WRITES - 1):
+        try:
+            await asyncio.to_thread(files.write, name, content)
+        except FilesError as error:
+            log.warning("%s cannot be stored: %s", name, error)
+            await asyncio.sleep(AWAY_WAIT_S)
+        else:
+            return
+    await asyncio.to_thread(files.write, name, content)
 
 
 def _ended(settings: Settings, job: Job, error: ApiError) -> Outcome | Retry:

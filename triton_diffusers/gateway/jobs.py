@@ -18,7 +18,7 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 from triton_diffusers.errors import ConfigError, one_line
 from triton_diffusers.gateway.errors import ApiError, busy, invalid
 from triton_diffusers.gateway.job_database import default_database, default_folder
-from triton_diffusers.gateway.job_files import JobFiles
+from triton_diffusers.gateway.job_files import FilesError, JobFiles
 from triton_diffusers.gateway.job_runs import Context, Outcome, Retry, run_job
 from triton_diffusers.gateway.job_store import FAILED, ID, Job, JobsFullError, JobStore
 from triton_diffusers.gateway.settings import Settings
@@ -33,6 +33,10 @@ SWEEP_S = 300.0
 """How often old jobs and files are looked for, at most."""
 
 DATABASE_THREADS = 4
+COUNT_S = 2.0
+ANSWER_S = 15.0
+"""How long /metrics, and a caller, wait for the database, in a line with others."""
+
 FULL_RETRY_S = 30
 
 log = logging.getLogger(__name__)
@@ -75,7 +79,8 @@ class Jobs:
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.to_thread(self._threads.shutdown)  # a claim may be under way
+        # a claim may be under way
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
         with suppress(SQLAlchemyError):
             await asyncio.to_thread(self._store.release_all, self._owner)
         self._store.close()
@@ -83,7 +88,7 @@ class Jobs:
     async def add(
         self, id: str, values: Mapping[str, Any], media: Mapping[str, list[bytes]]
     ) -> Job:
-        """Queue a job with the files that it takes. Raises ApiError 429 when there are too many."""
+        """Queue a job with the files that it takes. Raises ApiError 429, 503."""
         names = {
             name: [f"{id}-{name}-{index}" for index in range(len(contents))]
             for name, contents in media.items()
@@ -100,6 +105,9 @@ class Jobs:
             await asyncio.to_thread(self.files.remove, *stored)
             if isinstance(error, JobsFullError):
                 raise _full(error) from None
+            if isinstance(error, FilesError):
+                log.warning("job %s: its files cannot be stored: %s", id, error)
+                raise busy("the job's files cannot be stored; send it again later") from None
             raise
         self._added.set()
         return job
@@ -136,8 +144,8 @@ class Jobs:
     async def counts(self) -> dict[str, int]:
         """Return the number of jobs by status, those of all gateways; none while none is known."""
         try:
-            return await self._in_thread(self._store.counts)
-        except SQLAlchemyError:
+            return await asyncio.wait_for(self._in_thread(self._store.counts), COUNT_S)
+        except (SQLAlchemyError, asyncio.TimeoutError):
             return {}
 
     async def _dispatch(self) -> None:
@@ -208,7 +216,10 @@ class Jobs:
         if await self._in_thread(self._store.finish, job, after_s, outcome.values):
             over = [name for names in job.media.values() for name in names]
         else:
-            over = [outcome.values["file"]] if outcome.values.get("file") else []
+            # a database that was lost while it answered may have taken the result before
+            kept = await self._in_thread(self._store.get, job.id)
+            file = outcome.values.get("file")
+            over = [file] if file and (kept is None or kept.file != file) else []
         await asyncio.to_thread(self.files.remove, *over)
 
     async def _sweep(self) -> None:
@@ -222,7 +233,7 @@ class Jobs:
                 known = await self._in_thread(self._store.known, sorted(set(old.values())))
                 orphans = [name for name, id in old.items() if id not in known]
                 await asyncio.to_thread(self.files.remove, *orphans)
-            except (SQLAlchemyError, OSError) as error:
+            except (SQLAlchemyError, FilesError, OSError) as error:
                 log.warning("old jobs cannot be removed: %s", one_line(error))
             await asyncio.sleep(min(SWEEP_S, max(1.0, after_s / 4)))
 
@@ -235,10 +246,10 @@ class Jobs:
     async def _ask(self, question: Callable[..., T], *arguments: Any) -> T:
         """Ask the database on behalf of a caller. Raises ApiError 503 when it does not answer."""
         try:
-            return await self._in_thread(question, *arguments)
+            return await asyncio.wait_for(self._in_thread(question, *arguments), ANSWER_S)
         except DataError:
             raise invalid("the request holds characters or numbers that no job can keep") from None
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, asyncio.TimeoutError) as error:
             log.warning("the jobs' database does not answer: %s", one_line(error))
             raise busy("the jobs' database does not answer; send it again later") from None
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """/v1/videos: jobs as OpenAI's, and /v1/videos/sync, whose answer is the video."""
 
+import json
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -10,6 +11,7 @@ from triton_diffusers.contract import OUTPUT_FORMAT, SEED
 from triton_diffusers.gateway.calls import generate, until_gone
 from triton_diffusers.gateway.content import describe_in_headers, serve_file
 from triton_diffusers.gateway.errors import ApiError, invalid
+from triton_diffusers.gateway.fields import Asked
 from triton_diffusers.gateway.job_store import COMPLETED, FAILED, Job, new_id
 from triton_diffusers.gateway.state import state_of
 from triton_diffusers.gateway.uploads import document
@@ -24,6 +26,9 @@ from triton_diffusers.gateway.video_schemas import (
 )
 
 router = APIRouter(tags=["videos"])
+
+MAX_JOB_BYTES = 2**18
+"""Of a job's inputs as JSON; pictures and videos are files."""
 
 VIDEO_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {
@@ -47,6 +52,7 @@ async def create(request: Request) -> Video:
     media = {n: asked.keywords.pop(n) for n in model.media_inputs if n in asked.keywords}
     prompt = asked.keywords.get("prompt")
     size = None if asked.size is None else f"{asked.size[0]}x{asked.size[1]}"
+    _check_bytes(asked)
     values = {
         "model": model.name,
         "prompt": prompt if isinstance(prompt, str) else None,
@@ -131,6 +137,18 @@ async def delete_video(request: Request, video_id: str) -> VideoDeleted:
     """Remove a job and its video; if it runs, the model stops."""
     await state_of(request).jobs.delete(video_id)
     return VideoDeleted(id=video_id)
+
+
+def _check_bytes(asked: Asked) -> None:
+    """Refuse inputs that no database should hold thousands of, and no page a hundred of."""
+    size = len(json.dumps([asked.keywords, asked.notes]))
+    if size > MAX_JOB_BYTES:
+        raise ApiError(
+            413,
+            f"the inputs, files left out, have {size} bytes as JSON; a job keeps at most "
+            f"{MAX_JOB_BYTES}: send shorter ones, or call /v1/videos/sync",
+            code="body_too_large",
+        )
 
 
 def describe(job: Job) -> Video:

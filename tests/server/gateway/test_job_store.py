@@ -10,13 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from sqlalchemy import update
+from sqlalchemy.exc import OperationalError
 
 from tests.server.gateway.postgres import MakeDatabase
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.gateway import job_store
-from triton_diffusers.gateway.job_files import JobFiles
+from triton_diffusers.gateway.job_files import FilesError, JobFiles
 from triton_diffusers.gateway.job_store import JOBS, Job, JobsFullError, JobStore, new_id
 
 ROOMY = (1000, 1000)
@@ -208,6 +211,20 @@ def test_other_databases_are_refused(url: str, text: str) -> None:
         JobStore(url)
 
 
+def test_a_database_that_is_locked_is_told_soon(
+    stores: tuple[JobStore, JobStore], database: str
+) -> None:
+    one, other = stores
+    with one._writing() as connection:
+        if database.startswith("postgresql"):
+            connection.exec_driver_sql("LOCK TABLE triton_diffusers_jobs_1")
+        started = time.monotonic()
+        with pytest.raises(OperationalError):
+            other.claim("other")
+        assert time.monotonic() - started < 8
+    assert other.claim("other") is None
+
+
 @pytest.mark.parametrize("kind", ["local", "memory"])
 def test_files_are_kept_in_a_folder_or_another_store(kind: str, tmp_path: Path) -> None:
     files = JobFiles(str(tmp_path / "files") if kind == "local" else f"memory://{tmp_path.name}")
@@ -223,6 +240,38 @@ def test_files_are_kept_in_a_folder_or_another_store(kind: str, tmp_path: Path) 
     files.remove(name, name)
     with pytest.raises(FileNotFoundError):
         files.size(name)
+
+
+class Broken(MemoryFileSystem):
+    """A store that fails in a way of its own."""
+
+    protocol = "broken"
+
+    def ls(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("no answer")
+
+    pipe_file = cat_file = info = rm_file = ls
+
+
+def test_a_store_that_fails_is_told_in_one_way(caplog: pytest.LogCaptureFixture) -> None:
+    fsspec.register_implementation("broken", Broken, clobber=True)
+    files = JobFiles("broken://x")
+    name = f"{new_id()}-1.mp4"
+    for ask in (files.size, files.read, lambda name: files.write(name, b"x")):
+        with pytest.raises(FilesError, match="no answer"):
+            ask(name)
+    with pytest.raises(FilesError):
+        files.older_than(1)
+    caplog.clear()
+    files.remove(name)
+    assert "cannot be removed" in caplog.text
+
+
+def test_a_folder_that_went_away_is_told(tmp_path: Path) -> None:
+    files = JobFiles(str(tmp_path / "files"))
+    (tmp_path / "files").rmdir()
+    with pytest.raises(FilesError):
+        files.write(f"{new_id()}-1.mp4", b"x")
 
 
 def test_only_files_of_jobs_count_as_old(tmp_path: Path) -> None:

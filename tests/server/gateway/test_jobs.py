@@ -8,11 +8,12 @@ import io
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -359,6 +360,75 @@ def test_a_database_that_is_lost_is_told(
         assert "retry-after" in lost.headers
         assert httpx.get(f"{url}/health").status_code == 200
         assert httpx.get(f"{url}/metrics").status_code == 200
+
+
+def test_a_database_that_is_locked_is_told_and_does_not_hold_the_end_up(
+    tiny_server: TinyServer, places: dict[str, str], tmp_path: Path
+) -> None:
+    body = {**KITE, **SIZE, "model": "wan"}
+    with (
+        gateway_process(tiny_server.triton.grpc_url, **places) as (url, process),
+        closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as locked,
+    ):
+        locked.execute("BEGIN IMMEDIATE")
+        refused = httpx.post(f"{url}/v1/videos", json=body, timeout=30)
+        assert refused.status_code == 503, refused.text
+        assert "retry-after" in refused.headers
+        assert httpx.get(f"{url}/metrics", timeout=4).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+
+@contextmanager
+def away(folder: Path) -> Iterator[None]:
+    """A folder in whose place is a file: nothing can be stored, not even by root."""
+    aside = folder.with_name("aside")
+    folder.rename(aside)
+    folder.write_bytes(b"")
+    try:
+        yield
+    finally:
+        folder.unlink()
+        aside.rename(folder)
+
+
+def test_a_result_that_cannot_be_stored_is_stored_later(
+    tiny_server: TinyServer, places: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with serve_gateway(tiny_server.triton.grpc_url, **places) as url:
+        with away(Path(places["files"])):
+            id = create(url)
+            wait_for(lambda: "cannot be stored" in caplog.text)
+            assert get(url, id)["status"] == "in_progress"
+        wait(url, id, "completed")
+        with away(Path(places["files"])):
+            lost = httpx.get(f"{url}/v1/videos/{id}/content")
+            assert lost.status_code == 503
+            assert "retry-after" in lost.headers
+        assert content(url, id) == expected(tiny_server)
+
+
+def test_files_that_cannot_be_stored_are_told(
+    tiny_server: TinyServer, places: dict[str, str]
+) -> None:
+    tiny_server.load("wan-starts")
+    start = io.BytesIO()
+    draw_picture(23, 32, 16).save(start, format="PNG")
+    text = base64.b64encode(start.getvalue()).decode()
+    body = {**KITE, **SIZE, "model": "wan-starts", "input_reference": text}
+    with serve_gateway(tiny_server.triton.grpc_url, **places) as url:
+        with away(Path(places["files"])):
+            refused = httpx.post(f"{url}/v1/videos", json=body)
+            assert refused.status_code == 503, refused.text
+            assert "retry-after" in refused.headers
+        assert httpx.get(f"{url}/v1/videos").json()["data"] == []
+
+
+def test_a_job_that_no_database_should_hold_is_refused(tiny_gateway: str) -> None:
+    body = {**KITE, **SIZE, "model": "wan", "prompt": "x" * 300_000}
+    refused = httpx.post(f"{tiny_gateway}/v1/videos", json=body)
+    assert refused.status_code == 413, refused.text
+    assert "/v1/videos/sync" in refused.json()["error"]["message"]
 
 
 def test_a_database_that_does_not_answer_is_told_at_the_start() -> None:
