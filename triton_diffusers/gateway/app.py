@@ -32,6 +32,7 @@ from triton_diffusers.gateway.models import Models
 from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.sizes import SizeMemory
 from triton_diffusers.gateway.state import State
+from triton_diffusers.gateway.stopping import Stopping
 
 FAILURES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": about}
@@ -68,7 +69,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app = FastAPI(
         title="triton-diffusers",
         version=__version__,
-        description=__doc__,
+        description="OpenAI's API in front of diffusers pipelines on tritonservers.",
         lifespan=lifespan,
         responses=FAILURES,
         # pages that would load their scripts from other hosts
@@ -95,6 +96,7 @@ def _add_middlewares(app: FastAPI, settings: Settings, counted: Metrics) -> None
     """Add what a request passes before its endpoint; the last one added sees it first."""
     app.add_middleware(Limits, settings=settings)
     app.add_middleware(Auth, keys=settings_keys(settings))
+    app.add_middleware(Stopping)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
