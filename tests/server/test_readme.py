@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of README.md, run as they stand against the demo model; only the ports differ."""
+"""The examples of README.md and docs/gateway.md, run as they stand; only the ports differ."""
 
 import os
 import re
@@ -17,12 +17,13 @@ from tests.server.gateway.serving import serve_gateway
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = re.compile(r"<!-- run: (\S+) -->\n```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLES = EXAMPLE.findall((ROOT / "README.md").read_text())
+GATEWAY_EXAMPLES = EXAMPLE.findall((ROOT / "docs" / "gateway.md").read_text())
 TIMEOUT_S = 120
 
 
 def name_of(example: tuple[str, str, str]) -> str:
     """The first thing in an example that tells it from the others."""
-    ways = r"tritonclient\.\w+|DiffusersClient|OpenAI|builder|/generate|/infer"
+    ways = r"tritonclient\.\w+|DiffusersClient|OpenAI|builder|/v1/\w+|/generate|/infer"
     return re.search(ways, example[2])[0]
 
 
@@ -37,7 +38,7 @@ def picture_of(example, server, folder: Path) -> np.ndarray:
         return run(example, server, folder)
     with serve_gateway(server.grpc_url) as url:
         file, language, code = example
-        return run((file, language, code.replace("http://localhost:8080", url)), server, folder)
+        return run((file, language, re.sub("(http://)?localhost:8080", url, code)), server, folder)
 
 
 def run(example: tuple[str, str, str], server, folder: Path) -> np.ndarray:
@@ -61,9 +62,10 @@ def test_every_way_of_calling_has_an_example():
     ways = [name_of(example) for example in EXAMPLES]
     expected = ["builder", "DiffusersClient", "tritonclient.grpc", "tritonclient.http"]
     assert ways == [*expected, "/generate", "/infer", "OpenAI"]
+    assert [name_of(example) for example in GATEWAY_EXAMPLES] == ["/v1/images", "/v1/chat"]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+@pytest.mark.parametrize("example", [*EXAMPLES, *GATEWAY_EXAMPLES], ids=name_of)
 def test_example_makes_its_picture(example, demo_server, reference, tmp_path):
     if "curl" in example[2] and not shutil.which("curl"):
         pytest.skip("curl is not installed")
