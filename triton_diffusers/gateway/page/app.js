@@ -52,7 +52,7 @@ function option({ id, makes }, callable) {
 
 function cannotList(error) {
   if (error.status === 401) return askForKey(error);
-  say(`${error.message} Trying again…`);
+  say(`${error.message.replace(/\.?$/, ".")} Trying again…`);
   setTimeout(loadModels, AGAIN_MS);
 }
 
@@ -129,6 +129,7 @@ function explain(error) {
   if (error.code === "model_not_found") void loadModels();
   const beside = form.fail(error);
   stage.say(beside ? "Not made: see the field that is marked." : error.message, true);
+  if (!beside) byId("status").scrollIntoView({ block: "nearest" });
 }
 
 function display(record) {

@@ -14,6 +14,8 @@ const LABELS = {
   num_inference_steps: "Steps",
   guidance_scale: "Guidance",
   true_cfg_scale: "True CFG scale",
+  ip_adapter_image: "IP adapter image",
+  negative_ip_adapter_image: "Negative IP adapter image",
   num_frames: "Frames",
   fps: "Frames per second",
   audio_end_in_s: "Seconds of sound",

@@ -10,7 +10,7 @@ const OPENAI_FILES = ["image", "mask"];
 
 export function asCurl(request) {
   const video = request.makes === "video";
-  const lines = [`curl ${shell(urlOf(video ? "v1/videos/sync" : request.path))}`];
+  const lines = [`curl -fsS ${shell(urlOf(video ? "v1/videos/sync" : request.path))}`];
   if (key()) lines.push(`-H "Authorization: Bearer $${KEY_VARIABLE}"`);
   if (request.files.length) {
     lines.push(...formTexts(request.fields).map(([name, text]) => `--form-string ${shell(`${name}=${text}`)}`));
@@ -61,7 +61,7 @@ function openaiVideo(request) {
   ].join("\n");
 }
 
-// With httpx, which the openai package brings or anybody has.
+// With httpx: the openai package has no call for it.
 function plainHttp(request) {
   const path = request.makes === "video" ? "v1/videos/sync" : request.path;
   const files = request.files.map(([name, file]) => `        (${python(name)}, open(${python(file.name)}, "rb")),`);
@@ -83,7 +83,8 @@ function plainHttp(request) {
 
 function imports(modules, last) {
   const all = [...modules, ...(key() ? ["os"] : [])].sort();
-  return [...all.map((name) => `import ${name}`), ...(all.length ? [""] : []), last, ""];
+  const needed = `# pip install ${last.split(" ")[1]}`;
+  return [needed, ...all.map((name) => `import ${name}`), ...(all.length ? [""] : []), last, ""];
 }
 
 const client = () => `client = OpenAI(base_url=${python(urlOf("v1"))}, api_key=${key() ? `os.environ["${KEY_VARIABLE}"]` : '"none"'})`;
