@@ -294,10 +294,11 @@ def _holding(servers: Sequence[Server], name: str) -> list[Model]:
 def _only(fitting: list[Model], makes: Sequence[str]) -> Model:
     if len(fitting) == 1:
         return fitting[0]
+    kinds = " or ".join(makes)
     listed = ", ".join(model.name for model in fitting)
-    reason = (
-        f"there are several that make {' or '.join(makes)}: {listed}"
+    text = (
+        f"name a model: there are several that make {kinds}: {listed}"
         if fitting
-        else (f"none is served that makes {' or '.join(makes)}")
+        else f"no model is served that makes {kinds}: see GET /v1/models"
     )
-    raise invalid(f"name a model: {reason}", "model", "model_required")
+    raise invalid(text, "model", "model_required")
