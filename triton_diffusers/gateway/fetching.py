@@ -41,7 +41,7 @@ def is_public(address: str) -> bool:
     if isinstance(parsed, ipaddress.IPv6Address):
         if parsed.ipv4_mapped is not None:
             return is_public(str(parsed.ipv4_mapped))
-        if any(parsed in network for network in CARRIERS):
+        if parsed.is_site_local or any(parsed in network for network in CARRIERS):
             return False
     return parsed.is_global and not parsed.is_multicast and not parsed.is_reserved
 
