@@ -58,7 +58,7 @@ def test_an_empty_extra_is_not_sent():
     assert build_inputs(ENTRY, {"extra": {}}) == {}
 
 
-@pytest.mark.parametrize("given", ["{", "[1]", 5, "null", ["a"]])
+@pytest.mark.parametrize("given", ["{", "[1]", 5, "null", ["a"], "[" * 100_000])
 def test_an_extra_that_is_no_object_is_refused(given):
     with pytest.raises(InvalidRequest, match="extra"):
         extra_of(extra=given)

@@ -74,7 +74,7 @@ def _merge_extra(entry: Entry, given: Any, others: dict[str, Any]) -> dict[str, 
 def _read_extra(given: Any) -> dict[str, Any]:
     try:
         extra = json.loads(given) if isinstance(given, str | bytes) else given
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"extra is no JSON text: {error}") from None
     if not isinstance(extra, Mapping):
         raise InvalidRequest(
