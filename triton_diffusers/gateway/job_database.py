@@ -2,8 +2,11 @@
 """Opening the database of the jobs, and where it and their files are kept by default."""
 
 import os
+import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
@@ -14,7 +17,7 @@ from triton_diffusers.errors import ConfigError
 BUSY_S = 5
 """How long a connection waits for SQLite's one writer."""
 
-CONNECT_S = 10
+CONNECT_S = 5
 STATEMENT_S = 5
 """How long PostgreSQL may take for a statement, with the locks that it waits for."""
 
@@ -101,6 +104,24 @@ def _begin_sqlite(connection: Connection) -> None:
     """Take the write lock at the start: a transaction that reads first may not get it later."""
     writes = connection.get_execution_options().get("writes")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+class Sockets:
+    """The connections of an engine to PostgreSQL, as sockets; SQLite has none."""
+
+    def __init__(self, engine: Engine):
+        self._open: WeakSet[Any] = WeakSet()
+        if engine.dialect.name == "postgresql":
+            event.listen(engine, "connect", lambda connection, _: self._open.add(connection))
+
+    def cut(self) -> None:
+        """End what waits for a server that does not answer: its threads get an error."""
+        for connection in [*self._open]:
+            with (
+                suppress(Exception),  # psycopg's own, of one that is closed
+                socket.socket(fileno=os.dup(connection.fileno())) as copy,
+            ):
+                copy.shutdown(socket.SHUT_RDWR)
 
 
 def _begin_postgresql(connection: Connection) -> None:

@@ -35,7 +35,7 @@ from sqlalchemy import (
     update,
 )
 
-from triton_diffusers.gateway.job_database import open_database
+from triton_diffusers.gateway.job_database import Sockets, open_database
 
 LEASE_S = 15.0
 """How long a job belongs to a gateway that says nothing of it."""
@@ -145,6 +145,7 @@ class JobStore:
 
     def __init__(self, url: str):
         self._engine = open_database(url)
+        self._sockets = Sockets(self._engine)
 
     def prepare(self) -> None:
         """Make the table where there is none. Raises SQLAlchemyError when nothing answers."""
@@ -156,6 +157,10 @@ class JobStore:
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
+
+    def cut(self) -> None:
+        """End calls of other threads that a server holds without answering: they raise."""
+        self._sockets.cut()
 
     def add(self, values: Mapping[str, Any], max_unfinished: int, max_kept: int) -> Job:
         """Queue a job. Raises JobsFullError."""

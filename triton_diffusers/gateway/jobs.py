@@ -33,6 +33,9 @@ SWEEP_S = 300.0
 """How often old jobs and files are looked for, at most."""
 
 DATABASE_THREADS = 4
+END_S = 6.0
+"""How long the database may take to hear of the gateway's end."""
+
 COUNT_S = 2.0
 ANSWER_S = 15.0
 """How long /metrics, and a caller, wait for the database, in a line with others."""
@@ -79,10 +82,15 @@ class Jobs:
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # a claim may be under way
-        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        end = asyncio.ensure_future(asyncio.to_thread(self._end))
+        if not (await asyncio.wait((end,), timeout=END_S))[0]:
+            self._store.cut()
+        await end
+
+    def _end(self) -> None:
+        self._threads.shutdown(cancel_futures=True)  # a claim may be under way
         with suppress(SQLAlchemyError):
-            await asyncio.to_thread(self._store.release_all, self._owner)
+            self._store.release_all(self._owner)
         self._store.close()
 
     async def add(

@@ -13,9 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import psycopg
@@ -377,6 +378,37 @@ def test_a_database_that_is_locked_is_told_and_does_not_hold_the_end_up(
         assert httpx.get(f"{url}/metrics", timeout=4).status_code == 200
         process.send_signal(signal.SIGTERM)
         process.wait(20)
+
+
+@contextmanager
+def frozen(database: str) -> Iterator[None]:
+    """A PostgreSQL that takes connections but never answers."""
+    (folder,) = parse_qs(urlsplit(database).query)["host"]
+    postmaster = int((Path(folder) / "postmaster.pid").read_text().split()[0])
+    listed = subprocess.run(["ps", "--ppid", str(postmaster), "-o", "pid="], stdout=subprocess.PIPE)
+    processes = [postmaster, *map(int, listed.stdout.split())]
+    try:
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        yield
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+
+
+def test_a_database_that_is_frozen_is_told_and_does_not_hold_the_end_up(
+    tiny_server: TinyServer, make_postgres_database: MakeDatabase, tmp_path: Path
+) -> None:
+    places = {"database": make_postgres_database(), "files": str(tmp_path)}
+    with gateway_process(tiny_server.triton.grpc_url, **places) as (url, process):
+        wait(url, create(url), "completed")
+        with frozen(places["database"]):
+            assert httpx.get(f"{url}/v1/videos", timeout=30).status_code == 503
+            assert httpx.get(f"{url}/metrics", timeout=5).status_code == 200
+            assert httpx.get(f"{url}/health", timeout=5).status_code == 200
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
 
 
 @contextmanager
