@@ -227,6 +227,8 @@ def _explained(error: Exception, call: Call, loaded: LoadedPipeline, started: bo
             f"{name} cannot take these counts together: 'prompt' has {prompts}, {', '.join(off)}; "
             f"send one, or one per prompt {said}"
         )
+    if (left := _no_step_left(call, loaded)) is not None:
+        return RequestError(f"{name} cannot do {left} {said}")
     if package := missing_package(error):
         return RuntimeError(f"{type(error).__name__}: {text}; {package}")
     if "image_projection_layers" in text or "encoder_hid_proj" in text:
@@ -234,6 +236,22 @@ def _explained(error: Exception, call: Call, loaded: LoadedPipeline, started: bo
     if left_out := "NoneType" in text and _left_out(error, call, loaded):
         return RequestError(f"{name} cannot do without an input{left_out} {said}")
     return error
+
+
+def _no_step_left(call: Call, loaded: LoadedPipeline) -> str | None:
+    """Name the arguments where they leave no step to do: pipelines do strength x steps of them."""
+    asked = {}
+    for name in ("strength", "num_inference_steps"):
+        parameter = loaded.signature.parameters.get(name)
+        if parameter is None:
+            return None
+        asked[name] = call.kwargs.get(parameter.argument, parameter.default)
+    strength, steps = asked.values()
+    if not isinstance(strength, int | float) or not isinstance(steps, int):
+        return None
+    if int(strength * steps) > 0:
+        return None
+    return f"'strength' {strength} of {steps} steps, which is less than one; send more of either"
 
 
 def _left_out(error: Exception, call: Call, loaded: LoadedPipeline) -> str:

@@ -25,6 +25,7 @@ CASES = (
     _with("guidance-infinite", {"guidance_scale": float("inf")}, "guidance_scale", "finite"),
     _with("sigmas-nan", {"sigmas": [1.0, float("nan")]}, "sigmas", "finite"),
     _edit("strength-nan", {"strength": float("nan")}, "strength", "finite"),
+    _edit("strength-0", {"strength": 0.0}, "strength", "less than one"),
     _edit("strength-above-1", {"strength": 1.5}, "strength", "StableDiffusionImg2ImgPipeline"),
     _edit("strength-negative", {"strength": -0.5}, "strength", "StableDiffusionImg2ImgPipeline"),
     _with("height-zero", {"height": 0}, "height", "at least 1"),
