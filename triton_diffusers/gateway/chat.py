@@ -17,7 +17,7 @@ from triton_diffusers.contract import OUTPUT_FORMAT
 from triton_diffusers.gateway.calls import generate, until_gone
 from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.fields import CHAT, COSMETIC, Asked, read_fields
-from triton_diffusers.gateway.images import STREAMS, check_size, data_url
+from triton_diffusers.gateway.images import PROMPT, STREAMS, check_size, data_url
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.schemas import (
     ChatAnswer,
@@ -108,6 +108,11 @@ async def _read(state: State, model: Model, body: ChatCompletion) -> Asked:
         sent |= {name: value} if value else {}
     fields = ImageFields.model_validate(sent)
     asked = await read_fields(state, model, fields, cosmetic=(*COSMETIC, *CHAT))
+    if PROMPT in model.entry.inputs and PROMPT not in asked.keywords and not images:
+        raise invalid(
+            f"messages: the user's last one has no text; '{model.name}' makes pictures from one",
+            "messages",
+        )
     asked.notes.extend(notes)
     if body.response_format is not None:
         asked.notes.append("response_format is ignored: the answer holds data: URLs")

@@ -52,9 +52,10 @@ COSMETIC = (
 CHAT = (
     *("audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs"),
     *("max_completion_tokens", "max_tokens", "metadata", "modalities", "parallel_tool_calls"),
-    *("presence_penalty", "prediction", "reasoning_effort", "service_tier"),
+    *("presence_penalty", "prediction", "prompt_cache_key", "prompt_cache_options"),
+    *("prompt_cache_retention", "reasoning_effort", "service_tier"),
     *("stop", "store", "stream_options", "temperature", "tool_choice", "tools", "top_logprobs"),
-    *("top_p", "verbosity"),
+    *("top_p", "verbosity", "web_search_options"),
 )
 """Fields of OpenAI's chats that say how to write text: ignored, with a note."""
 

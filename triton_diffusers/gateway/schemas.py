@@ -8,7 +8,16 @@ besides, by name, as OpenAI's clients send `extra_body`.
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from triton_diffusers.gateway.errors import invalid
 
@@ -41,7 +50,8 @@ def is_unicode(value: Any) -> bool:
         if isinstance(item, dict):
             waiting += [*item.keys(), *item.values()]
         elif isinstance(item, list):
-            waiting += item
+            if not {str, dict, list}.isdisjoint(map(type, item)):
+                waiting += item
         elif isinstance(item, str) and not item.isascii():
             try:
                 item.encode()
@@ -105,7 +115,7 @@ class ImageFields(Fields):
     quality: str | None = None
     background: str | None = None
     style: str | None = None
-    moderation: str | None = None
+    moderation: Any = None
     strength: Number | None = None
     layers: Whole | None = None
     resolution: Whole | None = None
@@ -186,17 +196,32 @@ class SimplePart(BaseModel):
     image: str | None = Field(None, description="data: URL or base64")
 
 
+# of many wrong items the first is told: to describe them all would take seconds
+Parts = Annotated[list[TextPart | ImagePart | SimplePart], Field(fail_fast=True)]
+
+
+def _word_parts(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Say what parts there are, rather than how each kind of them differs from what was sent."""
+    try:
+        return check(value)
+    except ValidationError:
+        raise ValueError(
+            'send a text, or a list of {"type": "text", "text": "..."} and {"type": "image_url", '
+            '"image_url": {"url": "data:image/png;base64,..."}}'
+        ) from None
+
+
 class Message(BaseModel):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[TextPart | ImagePart | SimplePart] | None = None
+    content: Annotated[str | Parts | None, WrapValidator(_word_parts)] = None
 
 
 class ChatCompletion(ImageFields):
     """Body of POST /v1/chat/completions, for models that make pictures."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     num_outputs_per_prompt: Annotated[int, BeforeValidator(_no_flag), Field(ge=1)] | None = None
     response_format: Any = Field(None, description="ignored: the answer holds data: URLs")
 

@@ -50,6 +50,8 @@ async def read_body(request: Request, settings: Settings) -> dict[str, Any]:
             return _read_json(await request.body())
     except ClientDisconnect:
         raise ApiError(499, "the caller went away", code="cancelled") from None
+    except UnicodeError as error:  # codecs that a form's charset may name, such as punycode
+        raise invalid(f"the form's charset does not fit it ({error}); send UTF-8") from None
     sent = f"a body of type '{kind}'" if kind else "a body without Content-Type"
     raise ApiError(415, f"{sent}; send {FORM} or {JSON}", code="unsupported_media_type")
 

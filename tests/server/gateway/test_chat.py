@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from typing import Any
 
 import httpx
@@ -101,6 +102,9 @@ def test_the_openai_client_reads_answers_and_streams(gateway: str, seven: np.nda
         "modalities": ["text"],
         "temperature": 0.3,
         "max_tokens": 100,
+        "prompt_cache_key": "a",
+        "moderation": {"model": "a"},
+        "web_search_options": {},
         "extra_body": SEVEN,
     }
     with openai.OpenAI(base_url=f"{gateway}/v1", api_key="none", max_retries=0) as client:
@@ -147,8 +151,15 @@ def test_the_last_message_of_the_user_counts_and_the_others_are_noted(
     [
         ({"messages": []}, "messages", "at least 1 item"),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages", "role 'user'"),
-        ({"content": [{"type": "input_audio", "input_audio": {}}]}, None, ""),
-        ({"content": []}, None, "prompt"),
+        (
+            {"content": [{"type": "input_audio", "input_audio": {}}]},
+            None,
+            "send a text, or a list of",
+        ),
+        ({"content": [{"type": "image_url", "image_url": "data:"}]}, None, '{"url": "data:'),
+        ({"content": 5}, None, "send a text"),
+        ({"content": []}, "messages", "no text"),
+        ({"content": ""}, "messages", "no text"),
         ({"num_outputs_per_prompt": 2, "n": 3}, "n", "disagree"),
         ({"prompt": "an eight"}, "prompt", "sent twice"),
         ({"partial_images": 2}, "partial_images", "no effect"),
@@ -161,6 +172,13 @@ def test_what_a_chat_cannot_be_is_refused(
     error = error_in(post(gateway, **SEVEN | body))
     assert param is None or error["param"] == param
     assert text in error["message"]
+
+
+@pytest.mark.parametrize("wrong", [{"messages": [5] * 500_000}, {"content": [{}, 5] * 100_000}])
+def test_many_wrong_items_are_refused_at_the_first(gateway: str, wrong: dict[str, Any]) -> None:
+    started = time.monotonic()
+    assert error_in(post(gateway, **wrong))["param"].startswith("messages.0")
+    assert time.monotonic() - started < 1.5
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,9 @@ SECOND = draw_picture(2, 48)
 MASK = draw_mask(48)
 STEPS = {"num_inference_steps": 4, "seed": 7}
 REPAINT = {"prompt": "a red car", "strength": 0.5, "guidance_scale": 3.5} | STEPS
+NO_ASCII = (
+    b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\ncaf\xc3\xa9-\xff\r\n--B--\r\n'
+)
 INPAINT = {"prompt": "a red car", "guidance_scale": 3.5} | STEPS
 
 
@@ -253,6 +256,7 @@ def test_a_body_of_another_type_is_refused(tiny_gateway: str, path: str) -> None
         (b"no parts", "multipart/form-data", "oundary"),
         (b"no parts", "multipart/form-data; boundary=x", ""),
         (b'{"model": 3}', "application/json", "model: send the name"),
+        (NO_ASCII, "multipart/form-data; boundary=B; charset=undefined", "send UTF-8"),
     ],
 )
 def test_a_broken_body_is_refused(tiny_gateway: str, content: bytes, kind: str, text: str) -> None:
