@@ -129,7 +129,7 @@ function explain(error) {
   if (error.code === "model_not_found") void loadModels();
   const beside = form.fail(error);
   stage.say(beside ? "Not made: see the field that is marked." : error.message, true);
-  if (!beside) byId("status").scrollIntoView({ block: "nearest" });
+  if (!beside) void revealStatus();
 }
 
 function display(record) {
@@ -161,6 +161,12 @@ function reveal(element) {
   const { top } = element.getBoundingClientRect();
   if (top >= 0 && top < innerHeight / 3) return;
   element.scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "start" });
+}
+
+// Its place is known once the pictures above it are there.
+async function revealStatus() {
+  await Promise.allSettled([...byId("media").querySelectorAll("img")].map((image) => image.decode()));
+  byId("status").scrollIntoView({ block: "nearest" });
 }
 
 async function forget(record) {
