@@ -119,6 +119,8 @@ def _word(error: Any, given: dict[str, Any], prefix: str) -> str:
 def _serve(app: "FastAPI", settings: "Settings", bound: Any, args: argparse.Namespace) -> int:
     import uvicorn
 
+    from triton_diffusers.gateway.connections import Connection
+
     host = LOOPBACK.get(args.host, args.host).strip("[]")
     url = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
 
@@ -130,6 +132,7 @@ def _serve(app: "FastAPI", settings: "Settings", bound: Any, args: argparse.Name
 
     config = uvicorn.Config(
         app,
+        http=Connection,
         log_config=None,
         log_level="info" if args.verbose else "warning",
         access_log=args.verbose,

@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from triton_diffusers.gateway import Settings, create_app
+from triton_diffusers.gateway.connections import Connection
 
 START_S = 30.0
 
@@ -32,7 +33,9 @@ def serve_gateway(*triton: str, **settings: Any) -> Iterator[str]:
 def _serve(app: FastAPI) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
+        config = uvicorn.Config(
+            app, http=Connection, log_level="warning", timeout_graceful_shutdown=5
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()

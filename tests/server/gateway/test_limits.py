@@ -26,7 +26,7 @@ from tests.server.gateway.calling import (
     wait_for,
 )
 from tests.server.gateway.serving import serve_gateway
-from triton_diffusers.gateway import limits
+from triton_diffusers.gateway import connections, limits
 
 LIMIT = 100_000
 
@@ -148,6 +148,43 @@ def test_a_body_that_does_not_come_is_408(narrow: str, monkeypatch: pytest.Monke
     head_of_answer, _, rest = answer.partition(b"\r\n\r\n")
     assert head_of_answer.startswith(b"HTTP/1.1 408")
     assert json.loads(rest)["error"]["type"] == "timeout_error"
+
+
+HEAD = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+
+
+def connect(url: str) -> socket.socket:
+    return socket.create_connection((httpx.URL(url).host, httpx.URL(url).port), TIMEOUT_S)
+
+
+def is_answered(connection: socket.socket) -> bool:
+    connection.sendall(HEAD + b"\r\n")
+    return connection.recv(2**16).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_head_that_does_not_come_ends_its_connection(
+    demo_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.5)
+    with serve_gateway(demo_server.grpc_url) as url:
+        for begin in (b"", HEAD, None):
+            with connect(url) as connection:
+                if begin is None:  # a connection that was of use before
+                    assert is_answered(connection)
+                    begin = HEAD
+                connection.sendall(begin)
+                assert connection.recv(1) == b""
+
+
+def test_only_heads_must_come_soon(demo_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.2)
+    with serve_gateway(demo_server.grpc_url) as url, connect(url) as idle:
+        assert is_answered(idle)
+        time.sleep(0.5)
+        assert is_answered(idle)
+        started = time.monotonic()
+        assert generate(url, num_inference_steps=100).status_code == 200
+        assert time.monotonic() - started > 0.2
 
 
 def test_pages_of_other_hosts_may_not_call(gateway: str) -> None:
