@@ -21,6 +21,8 @@ PATH_OPTIONS: dict[str, tuple[str, ...]] = {
 }
 """Options whose values name files, typed relative to where the operator is -> keys inside."""
 SUFFIXES = {"video": "mp4", "audio": "wav"}
+STARTS_FROM = ("image", "mask_image", "video")
+"""Inputs without which a pipeline that has them rarely works, though it has a default for them."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -118,7 +120,7 @@ def _example_call(name: str, signature: Signature) -> str:
     if "prompt" in signature.parameters:
         words += ["--prompt", "a lighthouse at dusk"]
     for parameter in signature.parameters.values():
-        if parameter.required and parameter.kind in MEDIA:
+        if parameter.kind in MEDIA and (parameter.required or parameter.name in STARTS_FROM):
             words += [f"--{parameter.name}", "FILE"]
     target = signature.modality.rpartition("-to-")[2]
     return shlex.join([*words, "--output", f"{name}.{SUFFIXES.get(target, 'png')}"])

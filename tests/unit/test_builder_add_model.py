@@ -67,6 +67,13 @@ def test_a_local_folder_without_weights(run, model, tmp_path):
     assert code == 1
 
 
+def test_the_example_sends_what_the_pipeline_starts_from(run, model):
+    code, out, _ = run("add-model", model)
+    assert code == 0
+    (example,) = re.findall("^call it: .*", out, re.M)
+    assert " --image FILE " in example
+
+
 def test_dry_run_prints_the_files_and_writes_nothing(run, model, tmp_path):
     code, out, _ = run("add-model", model, "--dry-run", "--decoupled")
     assert code == 0

@@ -111,6 +111,7 @@ def test_a_hub_id_names_its_only_entry_but_not_one_of_several(
     error = check_error(generate(url), 400, "model_required")
     assert "first, second" in error["message"]
     server.unload("first")
+    wait_for(lambda: names(url) == ["second"], 5)
     assert generate(url, model=HUB_ID).json()["model"] == "second"
     server.load("first", LOAD_S)
 

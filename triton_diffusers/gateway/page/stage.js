@@ -137,5 +137,5 @@ function notes(record) {
   const stages = Object.entries(record.seconds ?? {}).filter(([, s]) => typeof s === "number");
   const parts = (record.notes ?? []).map((note) => h("li", {}, note));
   if (stages.length) parts.push(h("li", {}, `On the server: ${stages.map(([name, s]) => `${name.replaceAll("_", " ")} ${s.toFixed(3)} s`).join(", ")}`));
-  return parts.length ? h("details", { class: "notes" }, h("summary", {}, (record.notes ?? []).length ? `Notes (${record.notes.length}) and times` : "Times"), h("ul", {}, parts)) : null;
+  return parts.length ? h("details", { class: "notes", open: Boolean(record.notes?.length) }, h("summary", {}, (record.notes ?? []).length ? `Notes (${record.notes.length}) and times` : "Times"), h("ul", {}, parts)) : null;
 }
