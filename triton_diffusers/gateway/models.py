@@ -15,7 +15,7 @@ import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
 from triton_diffusers.client import AsyncDiffusersClient
-from triton_diffusers.client.address import Address
+from triton_diffusers.client.address import PORTS, Address
 from triton_diffusers.client.entry import Entry, read_entry
 from triton_diffusers.client.errors import ModelNotFound, error_for
 from triton_diffusers.client.grpc_messages import CHANNEL_OPTIONS
@@ -147,7 +147,7 @@ class Server:
             ready = [listed.name for listed in index.models if listed.state == "READY"]
             configs = await asyncio.gather(*(self._config(name) for name in ready))
         except InferenceServerException as error:
-            self._set_down(error_for(error.status(), error.message()).message)
+            self._set_down(_reason(error_for(error.status(), error.message()).message))
         except Exception as error:
             LOG.exception("%s: its answer cannot be read", self.url)
             self._set_down(f"its answer cannot be read: {error}")
@@ -266,6 +266,14 @@ class Models:
             param="model",
             code="model_not_found",
         )
+
+
+def _reason(text: str) -> str:
+    """Shorten gRPC's words, and add what they may mean: Triton's HTTP port closes on gRPC."""
+    reason = text.rpartition(": ")[2]
+    if reason.lower() == "socket closed" or "HTTP/2" in reason or "http1" in reason:
+        return f"{reason}; it may not be the gRPC port, which is {PORTS['grpc']} by default"
+    return reason
 
 
 async def _in_time(questions: list[Awaitable[None]]) -> None:

@@ -191,3 +191,9 @@ def count(server: Server) -> float:
     lines = server.metrics().splitlines()
     start = 'nv_inference_request_success{model="demo"'
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
+
+
+def test_the_http_port_of_a_server_is_told_to_be_the_wrong_one(demo_server: Server) -> None:
+    with serve_gateway(demo_server.http_url) as url:
+        error = check_error(generate(url, model="demo"), 502, "upstream_unavailable")
+    assert "gRPC port, which is 8001 by default" in error["message"]
