@@ -37,6 +37,7 @@ KUBERNETES = re.compile(r"(SERVICE|PORT)(_|$)")
 KEEP_ALIVE_S = 75
 """Longer than proxies keep an idle connection, so that none is used that is just being closed."""
 IDLE_CONNECTIONS = 1024
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     if not settings.api_keys and settings.api_keys_file is None and not _is_local(args.host):
         warn(f"everybody who reaches {args.host} may call: no keys are set (--api-keys-file)")
     try:
-        with bound, _sigterm_as_interrupt():
+        with bound, _signals_as_interrupt():
             return _serve(_create(settings), settings, bound, args)
     except KeyboardInterrupt:
         say("stopped")
@@ -220,14 +221,18 @@ def _log(verbose: bool) -> None:
 
 
 @contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """uvicorn ends what runs on the first signal, and then hands the signal on to us."""
+def _signals_as_interrupt() -> Iterator[None]:
+    """uvicorn ends what runs on the first signal, and then hands the signal on to us.
+
+    A shell lets its background jobs ignore SIGINT; whoever sends it means it.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in STOPPING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

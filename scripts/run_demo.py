@@ -34,7 +34,8 @@ def main() -> int:
     log = Path(tempfile.mkdtemp(prefix="triton-diffusers-demo-")) / "tritonserver.log"
     if warning := shared_memory_warning():
         warn(warning)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell lets its background jobs ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
     try:
         paths = serve_gateway(args, log) if args.gateway else draw(args, log)
     except (ServerError, DiffusersClientError, OSError, RuntimeError) as error:
