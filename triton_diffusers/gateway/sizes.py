@@ -19,6 +19,9 @@ Size = tuple[int, int]
 
 STEP = re.compile(r"\b(?:height|width)\b[^.]*\bdivisible by (\d+)", re.IGNORECASE)
 
+LARGEST = 2**14
+"""Pixels of a side beyond which a nearest size is no help."""
+
 REMEMBERED = 1024
 """Things kept, of all models together; the oldest is forgotten."""
 
@@ -56,8 +59,8 @@ class SizeMemory:
 
     def check(self, model: Model, size: Size | None, keywords: Mapping[str, Any]) -> None:
         """Refuse a size that is known not to be made. Raises ApiError 400."""
-        if size is None:
-            return
+        if size is None or not all(0 < side <= LARGEST for side in size):
+            return  # the server says what its limits are
         step = self._recall(model, model.name)
         if step is not None and nearest(size, step) != size:
             raise refusal(model, size, nearest(size, step))

@@ -101,6 +101,7 @@ def test_a_size_too_small_for_the_layers_is_no_failure_of_the_server(demo_server
     ],
 )
 def test_what_is_no_size_is_refused(gateway: str, size: str, text: str) -> None:
+    error_in(post(gateway, size="60x60"))  # which teaches the step of the model's sizes
     error = error_in(post(gateway, size=size))
     assert error["param"] == "size"
     assert text in error["message"]
