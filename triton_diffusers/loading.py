@@ -4,6 +4,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,11 @@ class LoadedPipeline:
     """Where the entry streams: what is known of its previews."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the load-time options came to, as JSON: for the log and for `info`."""
+
+    @cached_property
+    def execution_device(self) -> Any:
+        """Where the pipeline takes its inputs; it keeps that once it is loaded."""
+        return self.pipeline._execution_device
 
 
 def load_pipeline(

@@ -70,8 +70,15 @@ def restored_on_failure(before: Processors) -> Iterator[None]:
         raise
 
 
-def isolate(pipeline: Any, on_step: OnStep, on_start: Callable[[], None] = lambda: None) -> Any:
+def isolate(
+    pipeline: Any,
+    on_step: OnStep,
+    on_start: Callable[[], None] = lambda: None,
+    device: Any = None,
+) -> Any:
     """Return a shallow copy of the pipeline for one call. on_start: called as its steps begin.
+
+    device: the pipeline's `_execution_device` where it is known; else it is looked up once.
 
     Weights are shared. Schedulers and guiders are copied, because they hold the state of a call:
     what one request left in them cannot reach the next. Pipelines inside the pipeline (combined
@@ -79,10 +86,10 @@ def isolate(pipeline: Any, on_step: OnStep, on_start: Callable[[], None] = lambd
     """
     from diffusers import DiffusionPipeline
 
-    if DEVICE not in vars(pipeline):
-        vars(pipeline)[DEVICE] = pipeline._execution_device  # copied with the rest
     clone = copy.copy(pipeline)
     clone.__class__ = _of_one_call(type(pipeline))  # type: ignore[arg-type]  # it is hashable
+    if device is not None:
+        vars(clone)[DEVICE] = device
     for name, value in list(vars(pipeline).items()):
         if isinstance(value, _stateful()):
             vars(clone)[name] = copy.deepcopy(value)
@@ -111,10 +118,15 @@ def _stateful() -> tuple[type, ...]:
 
 @functools.cache
 def _of_one_call(cls: Any) -> Any:
-    """Return a pipeline class of the same name whose `_execution_device` is the instance's own.
+    """Return a pipeline class of the same name whose `_execution_device` is looked up once.
 
     diffusers searches every module of every component for hooks each time that it is asked, and a
-    call asks several times: as long as some steps of a small model take. Once loaded, a pipeline
-    keeps its device.
+    call asks several times: as long as some steps of a small model take.
     """
-    return type(cls.__name__, (cls,), {DEVICE: None, "__module__": cls.__module__})
+
+    def look_up(self: Any) -> Any:
+        return getattr(cls, DEVICE).fget(self)
+
+    device = functools.cached_property(look_up)
+    device.__set_name__(cls, DEVICE)
+    return type(cls.__name__, (cls,), {DEVICE: device, "__module__": cls.__module__})

@@ -92,7 +92,7 @@ def compute(
     """
     previews = CallPreviews(loaded.previews, call.kwargs, bool(call.output.preview_every))
     watched = _Watched(on_step, previews)
-    pipeline = isolate(loaded.pipeline, watched.on_step, watched.on_start)
+    pipeline = isolate(loaded.pipeline, watched.on_step, watched.on_start, loaded.execution_device)
     if lane is not None:
         lane.enter(pipeline)
     kwargs = call.kwargs | _generator(call.seeds, loaded)
