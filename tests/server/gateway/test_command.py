@@ -73,7 +73,7 @@ def test_running_requests_are_finished_at_the_end(demo_server: Server, tmp_path:
         url = gateway.url
         generate(url)
         with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(generate, url, num_inference_steps=60)
+            answer = pool.submit(generate, url, num_inference_steps=600)
             wait_for(lambda: running(demo_server))
             assert gateway.stop() == 0
             assert answer.result(TIMEOUT_S).status_code == 200
