@@ -181,7 +181,7 @@ def _settings_class() -> "type[Settings]":
 @contextmanager
 def _told_what_to_install() -> Iterator[None]:
     try:
-        import uvicorn  # noqa: F401
+        import uvicorn  # noqa: F401 - only whether it is installed
 
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Python 2 and old 3 must be able to parse this file, so texts are formatted with %:
 # ruff: noqa: UP031
 """Tell whether the Python that runs this can set up the project; exit 1 with the reason if not.
 
@@ -31,7 +32,7 @@ def problem(first, last):
             number,
         )
     try:
-        import venv  # noqa: F401
+        import venv  # noqa: F401 - only whether it is there
     except ImportError:
         return "has no venv module: apt install python%s-venv" % version
     if not has_pip():

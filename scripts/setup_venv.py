@@ -89,7 +89,7 @@ def make_venv() -> None:
     say(f"making {VENV} with Python {sys.version.split()[0]} ({sys.executable})")
     command = [sys.executable, "-m", "venv", "--clear", str(VENV)]
     try:
-        import ensurepip  # noqa: F401
+        import ensurepip  # noqa: F401 - only whether it is there
     except ImportError:
         run([*command, "--without-pip"])
         run([sys.executable, "-m", "pip", "--python", str(PYTHON), "install", "--quiet", "pip"])

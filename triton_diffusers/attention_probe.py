@@ -197,7 +197,8 @@ def _calls_counted(backend: str) -> Iterator[list[None]]:
     from diffusers.models.attention_dispatch import AttentionBackendName
     from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
 
-    name, calls = AttentionBackendName(backend), []  # type: ignore[var-annotated]
+    name = AttentionBackendName(backend)
+    calls: list[None] = []
     function = Registry._backends[name]
 
     def counted(*args: Any, **kwargs: Any) -> Any:

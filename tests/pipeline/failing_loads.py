@@ -64,7 +64,7 @@ def watch_modules() -> list[weakref.ref[Any]]:
         return module
 
     gc.collect()
-    torch.nn.Module.__new__ = note  # type: ignore[assignment,method-assign]
+    torch.nn.Module.__new__ = note
     assert original is not note
     return made
 

@@ -76,7 +76,7 @@ def test_the_log_of_diffusers_is_as_before(folder: Path) -> None:
     logger = logging.getLogger(LOADER)
     passed: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: passed.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: passed.append(record.getMessage())
     logger.addHandler(handler)
     before = (logger.level, list(logger.filters))
     try:

@@ -281,7 +281,7 @@ def test_a_call_that_changes_the_denoiser_is_refused(models: Path, name: str) ->
 def test_what_a_pipeline_of_ones_own_inherits_counts(models: Path) -> None:
     from diffusers import StableDiffusionPAGPipeline
 
-    class Own(StableDiffusionPAGPipeline):  # type: ignore[misc]
+    class Own(StableDiffusionPAGPipeline):
         pass
 
     pipeline = load_tiny(models, "stable-diffusion-pag").pipeline

@@ -14,7 +14,7 @@ import torch
 from diffusers import StableDiffusionPipeline
 
 
-class FaultyPipeline(StableDiffusionPipeline):  # type: ignore[misc]
+class FaultyPipeline(StableDiffusionPipeline):
     """Fails as the prompt says."""
 
     def encode_prompt(self, prompt: Any, *args: Any, **kwargs: Any) -> Any:

@@ -115,7 +115,7 @@ def _served_soon(client: Any, entry: str) -> bool:
         try:
             return "images" in infer(client, "grpc", entry, {"seed": 1})
         except InferenceServerException as error:
-            assert error.status() == BUSY_STATUS["grpc"]  # noqa: PT017
+            assert error.status() == BUSY_STATUS["grpc"]  # noqa: PT017 - a picture is right too
             time.sleep(0.05)
     return False
 

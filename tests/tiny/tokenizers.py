@@ -34,7 +34,7 @@ def _byte_alphabet() -> list[str]:
 
 
 def _numbered(*groups: object) -> dict[str, int]:
-    tokens = [token for group in groups for token in group]  # type: ignore[attr-defined]
+    tokens = [token for group in groups for token in group]
     return {token: index for index, token in enumerate(tokens)}
 
 

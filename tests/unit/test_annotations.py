@@ -15,8 +15,8 @@ from triton_diffusers.annotations import read
 SCOPE = {"Image": Image, "Tensor": Tensor, "Task": Task}
 OPTIONAL_TEXTS = (
     str | list[str] | None,
-    Optional[Union[str, list[str]]],  # noqa: UP007, UP045
-    Union[str, typing.List[str], None],  # noqa: UP006, UP007
+    Optional[Union[str, list[str]]],  # noqa: UP007, UP045 - what is tested
+    Union[str, typing.List[str], None],  # noqa: UP006, UP007 - what is tested
     "str | list[str] | None",
     "Optional[Union[str, List[str]]]",
     "typing.Optional[typing.Union[str, typing.List[str]]]",

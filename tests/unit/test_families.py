@@ -45,7 +45,7 @@ def test_family_without_options_set_adds_no_load_kwargs(family: Family) -> None:
 
 def test_family_is_a_value(family: Family) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        family.name = "another"  # type: ignore[misc]
+        family.name = "another"
     assert all(a != b for a, b in family.aliases.items())
     assert family.fps is None or family.fps > 0
 

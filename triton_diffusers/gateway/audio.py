@@ -1,29 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """POST /v1/audio/generate: sound from a text, as vLLM-Omni's clients ask for it."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import Field, model_validator
 
 from triton_diffusers.client import Result
-from triton_diffusers.contract import AUDIO_FORMATS, IMAGE_COUNTS, OUTPUT_FORMAT
+from triton_diffusers.contract import AUDIO_FORMATS, OUTPUT_FORMAT
 from triton_diffusers.gateway.calls import generate, until_gone
-from triton_diffusers.gateway.content import describe_in_headers
+from triton_diffusers.gateway.content import describe_in_headers, document_file
 from triton_diffusers.gateway.errors import ApiError, invalid
-from triton_diffusers.gateway.fields import Asked, read_fields
+from triton_diffusers.gateway.fields import Asked, read_fields, refuse_several
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.schemas import Fields, Number
 from triton_diffusers.gateway.state import state_of
-from triton_diffusers.gateway.uploads import (
-    document,
-    is_form,
-    model_name,
-    read_as,
-    read_body,
-    read_texts,
-)
+from triton_diffusers.gateway.uploads import document, read_request
 
 router = APIRouter(tags=["audio"])
 
@@ -56,31 +49,16 @@ class AudioFields(Fields):
         return self
 
 
-AUDIO_RESPONSE: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The sound.",
-        "content": {
-            kind: {"schema": {"type": "string", "format": "binary"}}
-            for kind in MEDIA_TYPES.values()
-        },
-    }
-}
-
-
 @router.post(
     "/v1/audio/generate",
     response_class=Response,
-    responses=AUDIO_RESPONSE,
+    responses=document_file("The sound.", MEDIA_TYPES.values()),
     openapi_extra=document(AudioFields, files=()),
 )
 async def generate_audio(request: Request) -> Response:
     """Make sound and answer with it. Whoever goes away stops the model."""
     state = state_of(request)
-    fields = await read_body(request, state.settings)
-    model = await state.models.find(model_name(fields), "audio")
-    if is_form(request):
-        fields = read_texts(model, fields, AudioFields)
-    body = read_as(AudioFields, fields)
+    model, body = await read_request(request, AudioFields, "audio")
     asked = await read_fields(state, model, body, body.response_format or AUDIO_FORMATS[0])
     _set_text(model, asked)
     _set_length(model, asked)
@@ -126,12 +104,7 @@ def _check(asked: Asked) -> None:
     if speed != 1.0:
         raise invalid(f"speed: {speed:g}; sound is made as it is: send 1, or leave it out", "speed")
     asked.keywords.pop("stream_format", None)
-    for name in IMAGE_COUNTS:
-        if asked.keywords.get(name, 1) != 1:
-            raise invalid(
-                f"{name}: an answer is one sound; send several requests",
-                asked.sent_as.get(name, name),
-            )
+    refuse_several(asked, "an answer is one sound")
 
 
 def _respond(model: Model, asked: Asked, result: Result) -> Response:

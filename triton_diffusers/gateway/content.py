@@ -5,7 +5,8 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
@@ -21,6 +22,13 @@ RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})-(\d{0,18})")
 
 MAX_NOTES = 4096
 """Characters of the notes that a header carries."""
+
+
+def document_file(description: str, media_types: Iterable[str]) -> dict[int | str, dict[str, Any]]:
+    """Return the part of the OpenAPI document that says that an endpoint answers with a file."""
+    schema = {"type": "string", "format": "binary"}
+    content = {kind: {"schema": schema} for kind in media_types}
+    return {200: {"description": description, "content": content}}
 
 
 async def serve_file(request: Request, files: JobFiles, name: str, media_type: str) -> Response:

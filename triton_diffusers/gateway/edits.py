@@ -15,14 +15,7 @@ from triton_diffusers.gateway.images import STREAMS, answer_images
 from triton_diffusers.gateway.media import IMAGE_FIELDS
 from triton_diffusers.gateway.schemas import ImageEdit, ImageFields, Images, ImageVariation
 from triton_diffusers.gateway.state import state_of
-from triton_diffusers.gateway.uploads import (
-    document,
-    is_form,
-    model_name,
-    read_as,
-    read_body,
-    read_texts,
-)
+from triton_diffusers.gateway.uploads import document, read_request
 
 router = APIRouter(tags=["images"])
 
@@ -56,11 +49,7 @@ async def variations(request: Request) -> Any:
 
 async def _answer(request: Request, declared: type[ImageFields], events: str) -> Any:
     state = state_of(request)
-    fields = await read_body(request, state.settings)
-    model = await state.models.find(model_name(fields), "image")
-    if is_form(request):
-        fields = read_texts(model, fields, declared)
-    body = read_as(declared, fields)
+    model, body = await read_request(request, declared, "image")
     asked = await read_fields(state, model, body)
     if not any(name in asked.keywords for name in model.media_inputs):
         takes = ", ".join(model.media_inputs) or "none: see POST /v1/images/generations"

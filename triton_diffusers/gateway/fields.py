@@ -148,6 +148,13 @@ async def _add_media(state: "State", asked: Asked, target: str, name: str, value
         asked.keywords[target] = await read_media(state.settings, name, value)
 
 
+def refuse_several(asked: Asked, reason: str) -> None:
+    """Refuse more than one output, where the answer holds one. Raises ApiError 400."""
+    for name in IMAGE_COUNTS:
+        if asked.keywords.get(name, 1) != 1:
+            raise invalid(f"{name}: {reason}; send several requests", asked.sent_as.get(name, name))
+
+
 def refuse_ours(model: Model, name: str) -> None:
     """Refuse a name that would set something of the gateway's. Raises ApiError 400."""
     if name in SET_HERE or (name in NOT_INPUTS and name not in model.entry.inputs):

@@ -19,6 +19,7 @@ from triton_diffusers.gateway.errors import ApiError, invalid
 from triton_diffusers.gateway.media import check_upload
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.settings import Settings
+from triton_diffusers.gateway.state import state_of
 
 FORM = "multipart/form-data"
 FORMS = (FORM, "application/x-www-form-urlencoded")
@@ -34,6 +35,20 @@ UPLOAD = {"type": "string", "format": "binary"}
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 Body = TypeVar("Body", bound=BaseModel)
+
+
+async def read_request(request: Request, declared: type[Body], makes: str) -> tuple[Model, Body]:
+    """Return the model that a body names, and the body; a form's texts as that model takes them.
+
+    makes: what the endpoint answers with, such as "image".
+    Raises ApiError: 404 for an unknown model, 400 for what is not as declared, and as read_body.
+    """
+    state = state_of(request)
+    fields = await read_body(request, state.settings)
+    model = await state.models.find(model_name(fields), makes)
+    if is_form(request):
+        fields = read_texts(model, fields, declared)
+    return model, read_as(declared, fields)
 
 
 async def read_body(request: Request, settings: Settings) -> dict[str, Any]:

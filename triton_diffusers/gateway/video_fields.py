@@ -14,14 +14,14 @@ from PIL import Image, UnidentifiedImageError
 from triton_diffusers.client.errors import DiffusersClientError, InvalidRequest
 from triton_diffusers.client.files import format_of
 from triton_diffusers.client.request import build_inputs
-from triton_diffusers.contract import FPS, IMAGE_COUNTS, SEED, VIDEO_FORMATS
+from triton_diffusers.contract import FPS, SEED, VIDEO_FORMATS
 from triton_diffusers.gateway.errors import from_client, invalid
-from triton_diffusers.gateway.fields import Asked, read_fields
+from triton_diffusers.gateway.fields import Asked, read_fields, refuse_several
 from triton_diffusers.gateway.media import read_media
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.state import state_of
-from triton_diffusers.gateway.uploads import is_form, model_name, read_as, read_body, read_texts
+from triton_diffusers.gateway.uploads import read_request
 from triton_diffusers.gateway.video_schemas import VideoFields
 
 REFERENCES = ("input_reference", "image_reference")
@@ -51,11 +51,8 @@ class VideoCall:
 async def read_video_request(request: Request) -> VideoCall:
     """Read a body. Raises ApiError: 404 for an unknown model, 400 for what it cannot take."""
     state = state_of(request)
-    fields = await read_body(request, state.settings)
-    model = await state.models.find(model_name(fields), "video")
-    if is_form(request):
-        fields = read_texts(model, fields, VideoFields)
-    asked = await read_fields(state, model, read_as(VideoFields, fields), VIDEO_FORMATS[0])
+    model, body = await read_request(request, VideoFields, "video")
+    asked = await read_fields(state, model, body, VIDEO_FORMATS[0])
     seconds = await _set_length(model, asked)
     await _set_references(state.settings, model, asked)
     _check(model, asked)
@@ -142,11 +139,7 @@ def _is_video(file: bytes) -> bool:
 
 def _check(model: Model, asked: Asked) -> None:
     """Refuse what can be told without running the model."""
-    for name in IMAGE_COUNTS:
-        if asked.keywords.get(name, 1) != 1:
-            raise invalid(
-                f"{name}: a job is one video; send several requests", asked.sent_as.get(name, name)
-            )
+    refuse_several(asked, "a job is one video")
     for name, tensor in model.entry.inputs.items():
         if not tensor.optional and name not in asked.keywords and name not in model.call_kwargs:
             raise invalid(f"{name} is missing: '{model.name}' requires it", name)

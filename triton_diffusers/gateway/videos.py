@@ -2,14 +2,14 @@
 """/v1/videos: jobs as OpenAI's, and /v1/videos/sync, whose answer is the video."""
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from triton_diffusers.contract import OUTPUT_FORMAT, SEED
 from triton_diffusers.gateway.calls import generate, until_gone
-from triton_diffusers.gateway.content import describe_in_headers, serve_file
+from triton_diffusers.gateway.content import describe_in_headers, document_file, serve_file
 from triton_diffusers.gateway.errors import ApiError, invalid
 from triton_diffusers.gateway.fields import Asked
 from triton_diffusers.gateway.job_store import COMPLETED, FAILED, Job, new_id
@@ -30,15 +30,7 @@ router = APIRouter(tags=["videos"])
 MAX_JOB_BYTES = 2**18
 """Of a job's inputs as JSON; pictures and videos are files."""
 
-VIDEO_RESPONSE: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The video.",
-        "content": {
-            kind: {"schema": {"type": "string", "format": "binary"}}
-            for kind in MEDIA_TYPES.values()
-        },
-    }
-}
+VIDEO_RESPONSE = document_file("The video.", MEDIA_TYPES.values())
 
 BODY = document(VideoFields, files=("input_reference",))
 

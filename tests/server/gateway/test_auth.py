@@ -37,7 +37,7 @@ def guarded(demo_server: Server, keys_file: Path) -> Iterator[str]:
 
 def ask(url: str, authorization: str | bytes | None) -> httpx.Response:
     headers = {} if authorization is None else {b"Authorization": authorization}
-    return httpx.get(f"{url}/v1/models", headers=headers, timeout=TIMEOUT_S)  # type: ignore[arg-type]
+    return httpx.get(f"{url}/v1/models", headers=headers, timeout=TIMEOUT_S)
 
 
 @pytest.mark.parametrize("key", [PLAIN, HASHED, GIVEN])

@@ -109,8 +109,8 @@ def test_the_openai_client_reads_answers_and_streams(gateway: str, seven: np.nda
     }
     with openai.OpenAI(base_url=f"{gateway}/v1", api_key="none", max_retries=0) as client:
         whole = client.chat.completions.create(**asked)
-        (part,) = whole.choices[0].message.content  # type: ignore[misc]
-        assert np.array_equal(pixels_of(part["image_url"]["url"]), seven)  # type: ignore[index]
+        (part,) = whole.choices[0].message.content
+        assert np.array_equal(pixels_of(part["image_url"]["url"]), seven)
         chunks = list(client.chat.completions.create(**asked, stream=True))
         with pytest.raises(openai.BadRequestError, match="Did you mean 'guidance_scale'"):
             client.chat.completions.create(**asked | {"extra_body": {"guidence_scale": 3}})

@@ -106,7 +106,7 @@ def test_a_job_whose_lease_ran_out_is_taken_over(stores: tuple[JobStore, JobStor
     job = add(one)
     first = claim(one, "one")
     assert one.renew(first, 40)
-    assert one.get(job.id).progress == 40  # type: ignore[union-attr]
+    assert one.get(job.id).progress == 40
     assert other.claim("other") is None
     end_lease(one, job)
     second = claim(other, "other")
@@ -146,7 +146,7 @@ def test_what_a_gateway_ran_is_free_when_it_ends(stores: tuple[JobStore, JobStor
     one.release_all("one")
     again = claim(other, "other")
     assert (again.id, again.tries) == (mine.id, 1)
-    assert one.get(others.id).owner == "other"  # type: ignore[union-attr]
+    assert one.get(others.id).owner == "other"
 
 
 def test_finished_jobs_expire_and_others_do_not(store: JobStore) -> None:
@@ -166,7 +166,7 @@ def test_pages_follow_each_other(store: JobStore) -> None:
         seen: list[str] = []
         more = True
         while more:
-            page = store.page(seen[-1] if seen else None, 2, order)  # type: ignore[arg-type]
+            page = store.page(seen[-1] if seen else None, 2, order)
             assert page is not None
             seen += [job.id for job in page[0]]
             more = page[1]

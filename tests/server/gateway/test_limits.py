@@ -109,9 +109,7 @@ def test_bodies_are_bounded_together(narrow: str) -> None:
 
     async def work(client: httpx.AsyncClient) -> httpx.Response:
         headers = {"Content-Type": "application/json", "Content-Length": str(LIMIT)}
-        task = asyncio.create_task(
-            client.post(narrow + PATH, content=slowly(), headers=headers)  # type: ignore[arg-type]
-        )
+        task = asyncio.create_task(client.post(narrow + PATH, content=slowly(), headers=headers))
         while gateway_metric(narrow, "requests_running") < 2:
             await asyncio.sleep(0.02)
         try:

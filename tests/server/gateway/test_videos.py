@@ -340,8 +340,8 @@ def test_the_openai_package(url: str, tiny_server: TinyServer) -> None:
     video = client.videos.create_and_poll(
         model="wan-starts",
         prompt="a kite over a field",
-        seconds="0.3125",  # type: ignore[arg-type]
-        size="32x16",  # type: ignore[arg-type]
+        seconds="0.3125",
+        size="32x16",
         input_reference=("start.png", start, "image/png"),
         extra_body=extra,
         poll_interval_ms=100,
