@@ -64,6 +64,8 @@ class Tensor:
 
 
 SEED = Tensor("seed", "TYPE_INT64", (-1,), about="one for the call, or one per output; none: drawn")
+DRAWN_SEEDS = 2**32
+"""A seed that nobody sent is drawn below it."""
 EXTRA = Tensor(
     "extra", "TYPE_STRING", (1,), about="JSON object: parameters with no input of their own"
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from triton_diffusers import values
 from triton_diffusers.arrays import Array
-from triton_diffusers.contract import IMAGE_COUNTS, SEED, Kind
+from triton_diffusers.contract import DRAWN_SEEDS, IMAGE_COUNTS, SEED, Kind
 from triton_diffusers.errors import RequestError
 from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.signature import Signature
@@ -70,7 +70,7 @@ def read_seeds(
         )
     if SEED.name not in inputs:
         own = kwargs.get(SEED.name)  # the entry's, for a pipeline that has the parameter
-        return [secrets.randbelow(2**32) if own is None else int(own)]
+        return [secrets.randbelow(DRAWN_SEEDS) if own is None else int(own)]
     seeds = values.numbers(inputs[SEED.name], SEED.name)
     if min(seeds) < 0:
         raise RequestError(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from triton_diffusers.client import AsyncDiffusersClient
+from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import (
     BYTES_SUFFIX,
     IMAGE_COUNTS,
@@ -253,7 +254,7 @@ def _set_format(
 
 def _compare_loaded(model: Model, name: str, value: Any) -> None:
     """Refuse what a model cannot change per request, unless it is what it was loaded with."""
-    loaded = model.parameters.get(name, "cpu" if name == "generator_device" else None)
+    loaded = model.parameters.get(name, getattr(ServeConfig, name))
     same = loaded == str(value) or _as_number(loaded) == _as_number(value) is not None
     if not same:
         option = f"builder add-model --{name.replace('_', '-')} {value}"

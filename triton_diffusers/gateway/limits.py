@@ -9,13 +9,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triton_diffusers.gateway.auth import is_open
 from triton_diffusers.gateway.errors import ApiError, busy, respond
-from triton_diffusers.gateway.settings import Settings
+from triton_diffusers.gateway.settings import MIB, Settings
 
 BODY_PAUSE_S = 30.0
 """How long a caller may pause while it sends a body."""
 CLOSE = {"Connection": "close"}
 """The rest of a body that is refused is not read, so its connection is of no more use."""
-MIB = 2**20
 
 
 class Limits:

@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from triton_diffusers.client.errors import DiffusersClientError, InvalidRequest
 from triton_diffusers.client.files import format_of
 from triton_diffusers.client.request import build_inputs
-from triton_diffusers.contract import FPS, SEED, VIDEO_FORMATS
+from triton_diffusers.contract import DRAWN_SEEDS, FPS, SEED, VIDEO_FORMATS
 from triton_diffusers.gateway.errors import from_client, invalid
 from triton_diffusers.gateway.fields import Asked, read_fields, refuse_several
 from triton_diffusers.gateway.media import read_media
@@ -34,9 +34,6 @@ FRAME_COUNTS = ("num_frames", "video_length")
 MAX_FRAMES = 2**31
 
 VIDEO_INPUT = re.compile(r"(^|_)video(_|$)")
-
-SEEDS = 2**32
-"""Seeds are drawn below it, as the server draws them."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ async def read_video_request(request: Request) -> VideoCall:
 def draw_seed(model: Model, asked: Asked) -> None:
     """Draw a seed where none was sent, as the server would: a job that is run twice repeats."""
     if SEED.name not in asked.keywords and SEED.name not in model.call_kwargs:
-        asked.keywords[SEED.name] = secrets.randbelow(SEEDS)
+        asked.keywords[SEED.name] = secrets.randbelow(DRAWN_SEEDS)
 
 
 async def play_rate(model: Model, keywords: dict[str, Any]) -> float | None:

@@ -83,6 +83,23 @@ def test_a_model_that_is_unloaded_is_gone_and_one_that_is_loaded_is_there(
     server.unload("third")
 
 
+def test_a_model_that_is_being_loaded_is_told_to_come_later(
+    server: Server, folder: Path, url: str
+) -> None:
+    add_demo(folder, "slow")
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(server.load, "slow", LOAD_S)
+        seen = []
+        while not seen or (seen[-1].status_code == 404 and not loading.done()):
+            seen.append(generate(url, model="slow"))
+        check_error(seen[-1], 503, "overloaded")
+        assert "is being loaded" in seen[-1].json()["error"]["message"]
+        assert "retry-after" in seen[-1].headers
+        loading.result(LOAD_S)
+    assert generate(url, model="slow").status_code == 200
+    server.unload("slow")
+
+
 def test_an_entry_that_changed_is_known_as_it_is_now(
     server: Server, folder: Path, url: str
 ) -> None:
