@@ -285,6 +285,7 @@ def read_reason(body: str) -> str:
         text = body
     _, _, reason = text.rpartition("UNAVAILABLE state: ")
     reason = (reason or text).split("\n\nAt:")[0].removeprefix("Internal: ")
+    reason = re.sub(r"^\[StatusCode\.\w+\] ", "", reason)  # as a decoupled model's entry writes it
     return " ".join(reason.split()).rstrip(" ;")
 
 

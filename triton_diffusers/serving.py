@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -63,6 +63,22 @@ from triton_diffusers.request_batching import RequestBatcher
 from triton_diffusers.runner import Computed, compute, encode
 from triton_diffusers.shared_memory import Room
 from triton_diffusers.step_batching import Lane, StepBatcher
+
+
+class Status(NamedTuple):
+    """What an error means: its names in Triton (whose codes exist once a model runs) and in gRPC."""
+
+    triton_name: str
+    grpc_name: str
+
+
+INTERNAL = Status("INTERNAL", "INTERNAL")
+STATUSES: dict[type[BaseException], Status] = {
+    RequestError: Status("INVALID_ARG", "INVALID_ARGUMENT"),
+    BusyError: Status("UNAVAILABLE", "UNAVAILABLE"),
+    CancelledError: Status("CANCELLED", "CANCELLED"),
+    OutOfMemoryError: INTERNAL,
+}
 
 
 class TritonPythonModel:
@@ -332,12 +348,16 @@ class _Job:
     def fail(self, error: BaseException) -> None:
         """Send an error as the final response."""
         self._note_seconds()
-        code, text = _wording(error)
-        if code is None:
+        status, text = _wording(error)
+        if status is None:
             self._model.log_error("".join(traceback.format_exception(error)))
-            code = pb_utils.TritonError.INTERNAL
+            status = INTERNAL
+        if self._model.decoupled:
+            # Triton streams an error's text alone: the status stands in it, as tritonclient writes it
+            text = f"[StatusCode.{status.grpc_name}] {text}"
         # half of a surrogate pair, which JSON can name, is no text to Triton
         text = text.encode(errors="backslashreplace").decode()
+        code = getattr(pb_utils.TritonError, status.triton_name)
         response = pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
         self._send_final(response, outcome_of(error))
 
@@ -369,13 +389,7 @@ class _Job:
             self._model.metrics.add(record)
 
 
-def _wording(error: BaseException) -> tuple[int | None, str]:
-    """Return Triton's code for an error (None: ours to log) and its text."""
-    codes: dict[type[BaseException], int] = {
-        RequestError: pb_utils.TritonError.INVALID_ARG,
-        BusyError: pb_utils.TritonError.UNAVAILABLE,
-        CancelledError: pb_utils.TritonError.CANCELLED,
-        OutOfMemoryError: pb_utils.TritonError.INTERNAL,
-    }
-    code = next((codes[kind] for kind in type(error).__mro__ if kind in codes), None)
-    return code, " ".join(str(error).split()) if code is not None else one_line(error)
+def _wording(error: BaseException) -> tuple[Status | None, str]:
+    """Return an error's status (None: ours to log) and its text."""
+    status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None)
+    return status, " ".join(str(error).split()) if status is not None else one_line(error)

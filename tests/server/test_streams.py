@@ -8,6 +8,7 @@ import queue
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import pytest
 
 from builder.tritonserver import Server
 from tests.server.wire import TIMEOUT_S, connect, infer, make_inputs, post
+from triton_diffusers.client import DiffusersClient, InvalidRequest
+from triton_diffusers.client.errors import error_for
 
 pytest_plugins = ("tests.server.small_server",)
 
@@ -85,10 +88,37 @@ def test_several_requests_of_one_stream(stream: Stream) -> None:
 def test_a_bad_request_of_a_stream_gets_one_error(stream: Stream) -> None:
     stream.send(INPUTS | {"height": 17})
     result, error = stream.next()
+    assert error.message().startswith(
+        "[StatusCode.INVALID_ARGUMENT] StableDiffusionPipeline refuses"
+    )
     assert "divisible by 8" in error.message()
     assert result is None
     stream.send(INPUTS)
     assert stream.all()[-1].as_numpy("images") is not None
+
+
+def test_many_refusals_at_once_leave_the_server_alive(small_server: Server) -> None:
+    """Triton 2.51 crashed of them where a client asked for statuses with `triton_grpc_error`."""
+
+    def refused(_: int) -> str:
+        with pytest.raises(InvalidRequest, match="divisible by 8") as caught:
+            client.generate(**INPUTS, height=17)
+        return str(caught.value.status)
+
+    with (
+        DiffusersClient(small_server.grpc_url, model="streams") as client,
+        ThreadPoolExecutor(8) as callers,
+    ):
+        statuses = set(callers.map(refused, range(200)))
+        assert statuses == {"StatusCode.INVALID_ARGUMENT"}
+        assert client.generate(**INPUTS).seeds == [3]
+
+
+def test_what_triton_itself_refuses_of_a_stream(small_server: Server, stream: Stream) -> None:
+    for wrong in ({"nonsense": 1}, {"seed": 3.5}, {"prompt": np.zeros((1, 2, 3), np.int64)}):
+        stream.send(INPUTS | wrong)
+        _, error = stream.next()
+        assert type(error_for(None, error.message())) is InvalidRequest, error.message()
 
 
 def test_a_cancelled_stream_stops_its_call(small_server: Server) -> None:

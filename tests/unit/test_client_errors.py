@@ -86,6 +86,24 @@ def test_prefixes_are_stripped(noisy):
     assert str(error_for("400", noisy)) == "bad"
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[StatusCode.INVALID_ARGUMENT] input 'x' is wrong", InvalidRequest),
+        ("[request id: 5] [StatusCode.UNAVAILABLE] the queue is full", ServerBusy),
+        ("[StatusCode.CANCELLED] the request was cancelled", Cancelled),
+        ("[StatusCode.INTERNAL] RuntimeError: [StatusCode.NOT_FOUND]", PipelineError),
+        ("Stub process 'x_0' is not healthy.", ServerUnavailable),
+        ("[request id: <id_unknown>] unexpected inference input 'x' for model 'y'", InvalidRequest),
+    ],
+)
+def test_the_texts_of_a_stream_carry_their_status(text: str, expected: type):
+    error = error_for(None, text)
+    assert type(error) is expected
+    assert error.status is None or error.status in text
+    assert not error.message.startswith("[")
+
+
 def test_unknown_and_empty_are_still_errors():
     assert type(error_for("418", "teapot")) is DiffusersClientError
     assert type(error_for(None, "some text")) is DiffusersClientError

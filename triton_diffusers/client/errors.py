@@ -89,6 +89,10 @@ MESSAGES: tuple[tuple[str, type[DiffusersClientError]], ...] = (
         ServerUnavailable,
     ),
     (r"message (is )?larger than max", InvalidRequest),
+    (
+        r"^(unexpected|expected|unable to parse|inference) .*\b(input|output|shape)\b",
+        InvalidRequest,
+    ),
     (r"^the request('s timeout| was cancelled)", Cancelled),
 )
 """Start of a message -> class, for what Triton and gRPC say under a status that means several
@@ -99,9 +103,13 @@ MIXED = {
     *("StatusCode.NOT_FOUND", "StatusCode.UNAVAILABLE", "StatusCode.RESOURCE_EXHAUSTED"),
     *("StatusCode.INTERNAL", "StatusCode.UNKNOWN", "400", "404", "500", "503"),
 }
-"""The statuses whose message is looked at; None: a stream, which sends messages only."""
+"""The statuses whose message is looked at; None: a stream's message that starts with none, which
+Triton itself wrote."""
 
 NOT_LOADED = re.compile(r"'([^']+)' has no available versions")
+
+IN_TEXT = re.compile(r"^\s*(\[request id: [^\]]*\]\s*)?\[(StatusCode\.\w+)\]")
+"""The status of an error of a stream: Triton streams texts only, so entries put it before theirs."""
 
 NOISE = re.compile(r"^\s*(\[(StatusCode\.\w+|\d{3}|request id: [^\]]*)\]\s*)+")
 
@@ -116,6 +124,8 @@ def error_for(status: str | None, message: str | None) -> DiffusersClientError:
 
     status: "StatusCode.NAME", an HTTP code as text, or None where only a message came.
     """
+    if status is None and (found := IN_TEXT.match(message or "")):
+        status = found[2]
     text = printable(NOISE.sub("", message or "").strip())
     text = text or f"the server answered {status} without a text"
     if status in MIXED:

@@ -2,7 +2,9 @@
 """Calls <-> Triton's protobuf messages, for the blocking and the asyncio transport alike.
 
 tritonclient's generated stubs are used without its client classes: those share one stream a client,
-lose the status of streamed errors, and attach the callbacks of two threads to one call.
+lose the status of streamed errors, and attach the callbacks of two threads to one call. A stream's
+errors are texts that start with their status: with the metadata `triton_grpc_error`, which is meant to
+end a stream with the status itself, two refusals at once crash tritonserver 2.51.
 """
 
 from typing import Any
@@ -41,9 +43,6 @@ CHANNEL_OPTIONS = (
 )
 """No 4 MiB limit; no proxy of the environment, as over HTTP; and a server that comes up late is
 found within a second instead of two minutes."""
-
-STREAM_METADATA = (("triton_grpc_error", "true"),)
-"""Makes Triton end a stream with the error's own status instead of a bare text."""
 
 MAX_MESSAGE_BYTES = (1 << 31) - (1 << 20)
 """Protobuf's limit, less room for everything that is no tensor."""
@@ -105,22 +104,30 @@ def decode_response(call: Call, response: Any) -> dict[str, Array]:
 
 
 class StreamReader:
-    """Collects the responses of one streamed call: progress is reported, the last tensors stay."""
+    """Collects the responses of one streamed call: progress is reported, the last tensors stay.
+
+    A stream is read to its end also after an error: Triton may never unload a model whose stream was
+    left at its last response.
+    """
 
     def __init__(self, call: Call):
         self._call = call
         self._outputs: dict[str, Array] | None = None
+        self._error: DiffusersClientError | None = None
 
     def add(self, streamed: Any) -> None:
-        """Take one ModelStreamInferResponse. Raises the error it carries."""
+        """Take one ModelStreamInferResponse."""
         if streamed.error_message:
-            raise error_for(None, streamed.error_message)
+            self._error = error_for(None, streamed.error_message)
+            return
         outputs = decode_response(self._call, streamed.infer_response)
         if outputs and not read_progress(self._call, outputs):
             self._outputs = outputs
 
     def result(self) -> dict[str, Array]:
-        """Return the result once the stream has ended."""
+        """Return the result once the stream has ended. Raises the error that came over it."""
+        if self._error is not None:
+            raise self._error
         if self._outputs is None:
             raise PipelineError("the server ended the stream without a result")
         return self._outputs

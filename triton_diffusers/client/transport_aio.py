@@ -15,7 +15,6 @@ from triton_diffusers.client.entry import Entry, read_entry
 from triton_diffusers.client.errors import Cancelled, ServerUnavailable
 from triton_diffusers.client.grpc_messages import (
     CHANNEL_OPTIONS,
-    STREAM_METADATA,
     StreamReader,
     decode_response,
     encode_call,
@@ -90,9 +89,7 @@ class AioTransport:
         reader = StreamReader(call)
         async with self._errors(call.timeout_s):
             rpc = self._stub.ModelStreamInfer(
-                iter([request]),
-                timeout=call.timeout_s,
-                metadata=(*self._metadata, *STREAM_METADATA),
+                iter([request]), timeout=call.timeout_s, metadata=self._metadata
             )
             async with _cancelling(rpc):
                 async for streamed in rpc:

@@ -15,7 +15,6 @@ from triton_diffusers.client.entry import Entry, read_entry
 from triton_diffusers.client.errors import Cancelled, ServerUnavailable
 from triton_diffusers.client.grpc_messages import (
     CHANNEL_OPTIONS,
-    STREAM_METADATA,
     StreamReader,
     decode_response,
     encode_call,
@@ -87,9 +86,7 @@ class GrpcTransport:
         reader = StreamReader(call)
         with _errors(call.timeout_s, self._url):
             rpc = self._stub.ModelStreamInfer(
-                iter([request]),
-                timeout=call.timeout_s,
-                metadata=(*self._metadata, *STREAM_METADATA),
+                iter([request]), timeout=call.timeout_s, metadata=self._metadata
             )
         with _cancelling(rpc):
             responses = iter(rpc)
