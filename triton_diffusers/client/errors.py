@@ -109,7 +109,7 @@ Triton itself wrote."""
 NOT_LOADED = re.compile(r"'([^']+)' has no available versions")
 
 IN_TEXT = re.compile(r"^\s*(\[request id: [^\]]*\]\s*)?\[(StatusCode\.\w+)\]")
-"""The status of an error of a stream: Triton streams texts only, so entries put it before theirs."""
+"""The status of a stream's error: Triton streams texts only, so entries put it before theirs."""
 
 NOISE = re.compile(r"^\s*(\[(StatusCode\.\w+|\d{3}|request id: [^\]]*)\]\s*)+")
 
