@@ -66,7 +66,7 @@ from triton_diffusers.step_batching import Lane, StepBatcher
 
 
 class Status(NamedTuple):
-    """What an error means: its names in Triton (whose codes exist once a model runs) and in gRPC."""
+    """What an error means: its name in Triton, whose codes exist once a model runs, and gRPC's."""
 
     triton_name: str
     grpc_name: str
@@ -353,7 +353,7 @@ class _Job:
             self._model.log_error("".join(traceback.format_exception(error)))
             status = INTERNAL
         if self._model.decoupled:
-            # Triton streams an error's text alone: the status stands in it, as tritonclient writes it
+            # Triton streams an error's text only: the status goes in, as tritonclient writes it
             text = f"[StatusCode.{status.grpc_name}] {text}"
         # half of a surrogate pair, which JSON can name, is no text to Triton
         text = text.encode(errors="backslashreplace").decode()

@@ -106,8 +106,8 @@ def decode_response(call: Call, response: Any) -> dict[str, Array]:
 class StreamReader:
     """Collects the responses of one streamed call: progress is reported, the last tensors stay.
 
-    A stream is read to its end also after an error: Triton may never unload a model whose stream was
-    left at its last response.
+    A stream is read to its end also after an error: Triton may never unload a model whose stream
+    was left at its last response.
     """
 
     def __init__(self, call: Call):
