@@ -31,15 +31,27 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     return Call(args, kwargs, batch, _shape([args, kwargs], batch))
 
 
-def join(calls: Sequence[Call], concatenate: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of one call that does the work of several.
+@dataclass(frozen=True)
+class Joined:
+    """One call that does the work of several."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    spreads: bool
+    """Whether values that the samples of a call share became one for each sample: calls whose
+    values (timesteps) are equal keep one for all, which is another call to a model."""
+
+
+def join(calls: Sequence[Call], concatenate: bool) -> Joined:
+    """Return one call that does the work of several.
 
     concatenate: whether a list as long as the batch holds one element per sample, or belongs to all
     samples. Raises NotJoinableError for what differs and carries no batch.
     """
-    sizes = [call.batch for call in calls]
-    args = _join([call.args for call in calls], sizes, concatenate)
-    return args, _join([call.kwargs for call in calls], sizes, concatenate)
+    joining = _Joining([call.batch for call in calls], concatenate)
+    args = joining.join([call.args for call in calls])
+    kwargs = joining.join([call.kwargs for call in calls])
+    return Joined(args, kwargs, joining.spreads)
 
 
 def split(output: Any, sizes: Sequence[int]) -> list[Any]:
@@ -112,46 +124,52 @@ def _shape(value: Any, batch: int) -> Any:
     return ("object", id(value))
 
 
-def _join(parts: Sequence[Any], sizes: Sequence[int], concatenate: bool) -> Any:
-    import torch
+@dataclass
+class _Joining:
+    """Joins values, one of each call, that stand at the same place of the arguments."""
 
-    first = parts[0]
-    if isinstance(first, torch.Tensor):
-        return _join_tensors(parts, sizes)
-    if isinstance(first, dict):
-        return {name: _join([p[name] for p in parts], sizes, concatenate) for name in first}
-    if isinstance(first, list | tuple):
-        return _join_sequences(parts, sizes, concatenate)
-    if any(part is not first and part != first for part in parts):
-        raise NotJoinableError("a plain argument differs")
-    return first
+    sizes: Sequence[int]
+    concatenate: bool
+    spreads: bool = False
 
+    def join(self, parts: Sequence[Any]) -> Any:
+        import torch
 
-def _join_sequences(parts: Sequence[Any], sizes: Sequence[int], concatenate: bool) -> Any:
-    import torch
-
-    kind = type(parts[0])
-    per_sample = all(len(p) == n for p, n in zip(parts, sizes, strict=True)) and not any(
-        isinstance(e, torch.Tensor) and e.dim() > 0 and e.shape[0] == n
-        for p, n in zip(parts, sizes, strict=True)
-        for e in p
-    )
-    if per_sample and concatenate:
-        return kind(element for part in parts for element in part)
-    if len({len(part) for part in parts}) > 1:
-        raise NotJoinableError("lists of different lengths")
-    return kind(_join(list(column), sizes, concatenate) for column in zip(*parts, strict=True))
-
-
-def _join_tensors(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
-    import torch
-
-    first = parts[0]
-    if all(p.dim() > 0 and p.shape[0] == n for p, n in zip(parts, sizes, strict=True)):
-        return torch.cat(list(parts))
-    if all(part is first or torch.equal(part, first) for part in parts):
+        first = parts[0]
+        if isinstance(first, torch.Tensor):
+            return self._join_tensors(parts)
+        if isinstance(first, dict):
+            return {name: self.join([p[name] for p in parts]) for name in first}
+        if isinstance(first, list | tuple):
+            return self._join_sequences(parts)
+        if any(part is not first and part != first for part in parts):
+            raise NotJoinableError("a plain argument differs")
         return first
-    if all(part.numel() == 1 and part.dim() < 2 for part in parts):
-        # a timestep that all samples of a call share
-        return torch.cat([p.expand(n) for p, n in zip(parts, sizes, strict=True)])
-    raise NotJoinableError("a tensor without batch differs")
+
+    def _join_sequences(self, parts: Sequence[Any]) -> Any:
+        import torch
+
+        kind = type(parts[0])
+        per_sample = all(len(p) == n for p, n in zip(parts, self.sizes, strict=True)) and not any(
+            isinstance(e, torch.Tensor) and e.dim() > 0 and e.shape[0] == n
+            for p, n in zip(parts, self.sizes, strict=True)
+            for e in p
+        )
+        if per_sample and self.concatenate:
+            return kind(element for part in parts for element in part)
+        if len({len(part) for part in parts}) > 1:
+            raise NotJoinableError("lists of different lengths")
+        return kind(self.join(list(column)) for column in zip(*parts, strict=True))
+
+    def _join_tensors(self, parts: Sequence[Any]) -> Any:
+        import torch
+
+        first = parts[0]
+        if all(p.dim() > 0 and p.shape[0] == n for p, n in zip(parts, self.sizes, strict=True)):
+            return torch.cat(list(parts))
+        if all(part is first or torch.equal(part, first) for part in parts):
+            return first
+        if all(part.numel() == 1 and part.dim() < 2 for part in parts):
+            self.spreads = True
+            return torch.cat([p.expand(n) for p, n in zip(parts, self.sizes, strict=True)])
+        raise NotJoinableError("a tensor without batch differs")

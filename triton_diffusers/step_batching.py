@@ -18,7 +18,7 @@ from greenlet import getcurrent, greenlet
 
 from triton_diffusers.denoisers import denoisers, text_encoders
 from triton_diffusers.errors import one_line
-from triton_diffusers.joining import Call, NotJoinableError, join, read_call, split
+from triton_diffusers.joining import Call, Joined, NotJoinableError, join, read_call, split
 from triton_diffusers.stand_ins import Shared, SharedDecoder, is_cast_to_decode, pipelines_inside
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
@@ -130,8 +130,9 @@ class StepBatcher:
         """How many calls run."""
         self.methods: dict[tuple[int, str], Any] = {}
         self.modules: dict[int, list[Any]] = {}
-        self._plans: dict[Any, bool | None] = {}
-        """(key, batches) -> how lists are joined; None: not at all."""
+        self._plans: dict[Any, dict[bool, bool | None]] = {}
+        """(key, batches) -> whether the joined call spreads values -> how lists are joined in it;
+        None: not at all."""
         self.forwards: Counter[int] = Counter()
         """Calls that a forward joined -> how many such forwards there were."""
         self.refused: list[str] = []
@@ -201,18 +202,7 @@ class StepBatcher:
     def _run(self, group: Sequence[_Waiting]) -> None:
         if len(group) > 1:
             group = sorted(group, key=lambda waiting: waiting.call.batch)
-            key = (group[0].key, tuple(w.call.batch for w in group))
-            if key not in self._plans:
-                self._verify(key, group)
-                return
-            plan = self._plans[key]
-            if plan is not None:
-                failure = self._run_joined(group, plan)
-                if failure is None:
-                    return
-                self._run_each(group)
-                if all(waiting.error is None for waiting in group):
-                    self._refuse(key, group, one_line(failure)[:200])
+            if self._run_joined((group[0].key, tuple(w.call.batch for w in group)), group):
                 return
         self._run_each(group)
 
@@ -221,40 +211,61 @@ class StepBatcher:
             self.forwards[1] += 1
             _run_alone(waiting)
 
-    def _run_joined(self, group: Sequence[_Waiting], plan: bool) -> Exception | None:
-        """Run one forward for all; return why that failed, and each has to run alone."""
+    def _run_joined(self, key: Any, group: Sequence[_Waiting]) -> bool:
+        """Run one forward for all, as was verified, or verify it; return whether all have run."""
+        plans = self._plans.get(key, {})
+        plan = next((known for known in plans.values() if known is not None), None)
+        if plan is None:
+            return not plans and self._verify(key, group)
+        joined = None
         try:
-            results = _joined(group, plan)
+            joined = _joined(group, plan)
+            if joined.spreads not in plans:
+                return self._verify(key, group)
+            if plans[joined.spreads] is None:
+                return False
+            if plans[joined.spreads] is not plan:
+                joined = _joined(group, not plan)
+            results = _forward(group, joined)
         except Exception as error:
-            return error
+            self._run_each(group)
+            if all(waiting.error is None for waiting in group):
+                self._refuse(key, joined, group, one_line(error)[:200])
+            return True
         self.forwards[len(group)] += 1
         for waiting, result in zip(group, results, strict=True):
             waiting.result = result
-        return None
+        return True
 
-    def _verify(self, key: Any, group: Sequence[_Waiting]) -> None:
+    def _verify(self, key: Any, group: Sequence[_Waiting]) -> bool:
         """Run a new shape both ways; callers get the separate results."""
-        reason = ""
+        reason, joined = "", None
         if len(self._plans) >= MOST_SHAPES:
             self._plans.clear()
         for waiting in group:
             _run_alone(waiting)
         for plan in (True, False):
             try:
-                found = _joined(group, plan)
+                joined = _joined(group, plan)
+                found = _forward(group, joined)
                 off = max(_difference(w.result, r) for w, r in zip(group, found, strict=True))
             except Exception as error:
                 reason = reason or one_line(error)[:200]
                 continue
             if all(w.error is None for w in group) and off <= _tolerance(group[0]):
-                self._plans[key] = plan
+                self._plans.setdefault(key, {})[joined.spreads] = plan
                 break
             reason = f"the results differ by {off:.2g}"
         else:
-            self._refuse(key, group, reason)
+            self._refuse(key, joined, group, reason)
+        return True
 
-    def _refuse(self, key: Any, group: Sequence[_Waiting], reason: str) -> None:
-        self._plans[key] = None
+    def _refuse(
+        self, key: Any, joined: Joined | None, group: Sequence[_Waiting], reason: str
+    ) -> None:
+        """Note that calls like these are not joined; without a joined one, none of this shape."""
+        for spreads in (False, True) if joined is None else (joined.spreads,):
+            self._plans.setdefault(key, {})[spreads] = None
         module = group[0].module
         name = getattr(module, "__qualname__", type(module).__name__)
         text = f"{name}: {len(group)} calls are not joined: {reason}"
@@ -269,10 +280,13 @@ def _run_alone(waiting: _Waiting) -> None:
         waiting.error = error
 
 
-def _joined(group: Sequence[_Waiting], plan: bool) -> list[Any]:
-    calls = [waiting.call for waiting in group]
-    args, kwargs = join(calls, plan)
-    return split(group[0].module(*args, **kwargs), [call.batch for call in calls])
+def _joined(group: Sequence[_Waiting], plan: bool) -> Joined:
+    return join([waiting.call for waiting in group], plan)
+
+
+def _forward(group: Sequence[_Waiting], joined: Joined) -> list[Any]:
+    output = group[0].module(*joined.args, **joined.kwargs)
+    return split(output, [waiting.call.batch for waiting in group])
 
 
 def _difference(wanted: Any, found: Any) -> float:

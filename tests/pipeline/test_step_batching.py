@@ -164,6 +164,40 @@ def test_a_shape_that_disagrees_is_not_joined(models: Path, batcher: StepBatcher
     assert "the results differ" in batcher.refused[0]
 
 
+def test_timesteps_that_come_to_differ_are_verified_too(models: Path, batcher: StepBatcher) -> None:
+    """One timestep for all samples and one for each are two calls to a model."""
+    loaded = load_tiny(models, "ddpm")
+    unet = loaded.pipeline.unet
+    original = unet.forward
+
+    def reads_the_first(sample: Any, timestep: Any, **others: Any) -> Any:
+        return original(sample, timestep.reshape(-1)[:1].expand(len(sample)), **others)
+
+    def run(steps: tuple[int, int]) -> None:
+        inputs = [{"num_inference_steps": count - n} for n, count in enumerate(steps)]
+        alone = [_run(loaded, each, n) for n, each in enumerate(inputs)]
+        found: list[Any] = [None, None]
+        for n, each in enumerate(inputs):
+            work = functools.partial(_run, loaded, each, n)
+            done = functools.partial(found.__setitem__, n)
+            batcher.start(lambda lane, work=work: work(lane=lane), done)
+        finish(batcher)
+        assert max(np.abs(a - f).max() for a, f in zip(alone, found, strict=True)) <= 1
+
+    unet.forward = reads_the_first
+    try:
+        run((4, 4))
+        run((4, 4))
+        assert batcher.forwards[2] > 4
+        run((4, 5))
+        assert "the results differ" in batcher.refused[0]
+        joined = batcher.forwards[2]
+        run((4, 4))
+        assert batcher.forwards[2] == joined + 4
+    finally:
+        unet.forward = original
+
+
 def test_draws_from_the_global_generator_stay_a_calls_own(models: Path) -> None:
     import torch
 
