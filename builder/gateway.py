@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
 from builder.console import fail, say, warn
+from builder.installation import how_to_install
 from builder.ports import bind
 from builder.tritonserver import LOOPBACK
 from triton_diffusers.errors import ConfigError, near_miss
@@ -185,13 +186,7 @@ def _told_what_to_install() -> Iterator[None]:
 
         yield
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] in ("builder", "triton_diffusers"):
-            raise
-        raise ConfigError(
-            f"builder gateway needs the package '{error.name}', which is not installed: "
-            "pip install 'triton-diffusers[gateway]', or in a checkout "
-            "pip install '.[gateway]' -c constraints.txt"
-        ) from None
+        raise ConfigError(how_to_install(error, "gateway")) from None
 
 
 def _about(field: Any) -> str:

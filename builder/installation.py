@@ -33,6 +33,18 @@ class Binary:
     package: Path | None = None
 
 
+def how_to_install(error: ModuleNotFoundError, extra: str) -> str:
+    """Say which extra brings the package that an error misses. Raises the error if it is ours."""
+    package = str(error.name).partition(".")[0]
+    if package in ("builder", "triton_diffusers"):
+        raise error
+    return (
+        f"this needs the package '{package}', which is not installed: "
+        f"pip install 'triton-diffusers[{extra}]', or in a checkout "
+        f"pip install '.[{extra}]' -c constraints.txt"
+    )
+
+
 def find() -> Binary:
     """Return the server to start. Raises ServerError saying how to get one."""
     on_path = shutil.which("tritonserver")

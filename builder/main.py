@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from builder import console, load_options, repository
-from builder.installation import ServerError
+from builder.installation import ServerError, how_to_install
 from triton_diffusers import __version__
 from triton_diffusers.errors import ConfigError, near_miss, one_line
 from triton_diffusers.unsupported import refusal
@@ -56,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.fail(str(error))
     except KeyboardInterrupt:
         console.fail("interrupted")
+    except ModuleNotFoundError as error:
+        console.fail(how_to_install(error, "runtime"))
     except BrokenPipeError:
         # the reader of a pipe went away; keep Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is pinned is what is installed; the package and the image hold what they should."""
 
+import ast
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent.parent
 DOCKERFILE = ROOT / "Dockerfile.triton"
-EXTRAS = {"server", "dev", "bench", "families", "quantization"}
+EXTRAS = frozenset({"server", "dev", "bench", "families", "quantization"})
 """What ./scripts/test installs. `vision` is for the image: it needs the CUDA build of torch."""
 TOOLS = {"pip", "setuptools", "triton-diffusers"}
 CUDA = re.compile(r"nvidia-|cuda-|triton$")
@@ -40,10 +41,10 @@ def pins() -> dict[str, str]:
     return found
 
 
-def installed_with_the_project() -> dict[str, str]:
+def installed_with_the_project(with_extras: frozenset[str] = EXTRAS) -> dict[str, str]:
     """Name -> version of what is installed because triton-diffusers, with its extras, wants it."""
     found: dict[str, str] = {}
-    waiting = [("triton-diffusers", frozenset(EXTRAS))]
+    waiting = [("triton-diffusers", with_extras)]
     seen = set()
     while waiting:
         name, extras = waiting.pop()
@@ -100,6 +101,23 @@ def test_the_environment_is_the_pinned_set():
     assert len(found) > 60
     assert not sorted(set(found) - set(pinned)), "not in constraints.txt"
     assert {n: pinned[n] for n in found} == found
+
+
+@pytest.mark.parametrize(
+    ("package", "extras"), [("client", ()), ("gateway", ("gateway", "postgres"))]
+)
+def test_clients_and_gateways_need_no_torch(package: str, extras: tuple[str, ...]) -> None:
+    """What their code imports comes with their own requirements, of which torch is none."""
+    required = installed_with_the_project(frozenset(extras))
+    assert not {"torch", "diffusers", "transformers"} & set(required)
+    origins = metadata.packages_distributions()
+    for path in (ROOT / "triton_diffusers" / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            named += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            for module in {name.partition(".")[0] for name in named} - sys.stdlib_module_names:
+                providers = {canonicalize_name(name) for name in origins[module]}
+                assert providers & set(required), f"{path.name}: {module}"
 
 
 def test_nothing_is_pinned_for_nothing():
@@ -198,7 +216,7 @@ def test_the_dockerfile_checks_the_model_and_drops_root():
 def test_the_dockerfile_installs_the_pinned_set():
     constrained = [line for line in pip_lines() if "--constraint" in line]
     assert [line[-1] for line in constrained] == [
-        ".[families,gateway,postgres,quantization,vision]"
+        ".[families,gateway,postgres,quantization,runtime,vision]"
     ]
     assert all(line[line.index("--constraint") + 1] == "constraints.txt" for line in constrained)
     others = [line for line in pip_lines() if line not in constrained]

@@ -11,8 +11,8 @@ try:
     from triton_diffusers.serving import TritonPythonModel
 except ImportError as error:
     raise ImportError(
-        f"{error}. This model needs the triton-diffusers package in the Python that tritonserver "
-        "uses: pip install FOLDER, with the folder of its checkout"
+        f"{error}. This model needs triton-diffusers[runtime] in the Python that tritonserver "
+        "uses: pip install 'FOLDER[runtime]', with the folder of its checkout"
     ) from error
 
 __all__ = ["TritonPythonModel"]
