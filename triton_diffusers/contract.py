@@ -6,7 +6,7 @@ of parameter looks on the wire, and what every entry has besides, stands here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -97,6 +97,9 @@ FRAMES = Tensor(
     about="(N, frames, height, width, channels), 0-255",
 )
 AUDIOS = Tensor("audios", "TYPE_FP32", (-1, -1, -1), about="(N, channels, samples)")
+AUDIO = replace(
+    AUDIOS, name="audio", about="(N, channels, samples), made with a video, whose MP4 holds it too"
+)
 SAMPLING_RATE = Tensor("sampling_rate", "TYPE_INT64", (1,), about="samples per second of the audio")
 MEDIA_FILES = Tensor(
     "media", "TYPE_STRING", (-1,), about="encoded files, instead of the big tensor"
@@ -120,8 +123,13 @@ PREVIEW = Tensor(
 OWN_OUTPUTS = (MEDIA_FILES, SEED_USED, INFO)
 """On every entry; PROGRESS joins them on decoupled entries, and PREVIEW if they make pictures."""
 
-KNOWN_FIELDS = {t.name: t for t in (IMAGES, FRAMES, AUDIOS, SAMPLING_RATE, NSFW)}
+KNOWN_FIELDS = {t.name: t for t in (IMAGES, FRAMES, AUDIOS, AUDIO, SAMPLING_RATE, NSFW)}
 """Fields of pipeline outputs that have a type of their own; every other field is FP32."""
+
+PICTURE_FIELDS = ("images", "image", "rgb")
+VIDEO_FIELDS = ("frames", "video", "videos")
+AUDIO_FIELDS = ("audios", "audio", "sound")
+"""What pipelines call the fields of their outputs that hold pictures, video and sound."""
 
 IMAGE_FORMATS = ("png", "jpeg", "webp")
 VIDEO_FORMATS = ("mp4", "gif")

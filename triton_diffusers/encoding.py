@@ -2,6 +2,8 @@
 """Arrays -> image, video and audio files for the caller."""
 
 import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,26 +35,67 @@ def encode_image(pixels: Array, file_format: str, quality: int | None) -> bytes:
     return buffer.getvalue()
 
 
-def encode_video(frames: Array, file_format: str, fps: float) -> bytes:
-    """Encode uint8 [F, H, W, 3] as mp4 (H.264) or gif."""
+@dataclass(frozen=True)
+class Sound:
+    """float32 [channels, samples] from -1.0 to 1.0, and how many samples make a second."""
+
+    samples: Array
+    rate: int
+
+    @property
+    def fits_mp4(self) -> bool:
+        """Whether a video's file can hold it."""
+        return len(self.samples) in LAYOUTS and self.samples.shape[1] > 0
+
+
+LAYOUTS = {1: "mono", 2: "stereo"}
+"""Channels -> what FFmpeg calls them."""
+
+
+def encode_video(frames: Array, file_format: str, fps: float, sound: Sound | None = None) -> bytes:
+    """Encode uint8 [F, H, W, 3] as mp4 (H.264, the sound as AAC) or gif, which holds no sound."""
     if file_format == "gif":
         return _encode_gif(frames, fps)
+    odd = any(side % 2 for side in frames.shape[1:3])
+    # 4:2:0 needs even sides
+    return encode_mp4([_rgb(f) for f in frames], fps, "yuv444p" if odd else "yuv420p", sound)
+
+
+def encode_mp4(
+    frames: Sequence[Array], fps: float, pixel_format: str, sound: Sound | None = None
+) -> bytes:
+    """Encode uint8 [H, W, 3] frames as H.264 in the pixel format, the sound beside them as AAC."""
     from fractions import Fraction
 
     import av
 
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
-        stream.height, stream.width = frames.shape[1:3]
-        odd = stream.height % 2 or stream.width % 2
-        stream.pix_fmt = "yuv444p" if odd else "yuv420p"  # 4:2:0 needs even sides
+        video = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
+        video.height, video.width = frames[0].shape[:2]
+        video.pix_fmt = pixel_format
+        # all streams are added before the first packet is written
+        packets = _encode_sound(container, sound) if sound is not None else []
         for pixels in frames:
-            for packet in stream.encode(av.VideoFrame.from_ndarray(_rgb(pixels), format="rgb24")):
-                container.mux(packet)
-        for packet in stream.encode():
+            packets += video.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24"))
+        packets += video.encode()
+        for packet in sorted(packets, key=lambda packet: packet.dts * packet.time_base):
             container.mux(packet)
     return buffer.getvalue()
+
+
+def _encode_sound(container: Any, sound: Sound) -> list[Any]:
+    import av
+
+    layout = LAYOUTS[len(sound.samples)]
+    rates = av.Codec("aac", "w").audio_rates or [sound.rate]
+    # what AAC has no rate for is resampled to the next higher one
+    rate = min((r for r in rates if r >= sound.rate), default=max(rates))
+    stream = container.add_stream("aac", rate=rate, layout=layout)
+    samples = np.clip(np.nan_to_num(sound.samples), -1.0, 1.0)
+    frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples), "fltp", layout)
+    frame.sample_rate, frame.pts = sound.rate, 0
+    return [*stream.encode(frame), *stream.encode()]
 
 
 def encode_audio(samples: Array, file_format: str, sampling_rate: int) -> bytes:

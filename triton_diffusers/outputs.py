@@ -12,6 +12,8 @@ import numpy as np
 from triton_diffusers import encoding
 from triton_diffusers.arrays import Array
 from triton_diffusers.contract import (
+    AUDIO,
+    AUDIO_FIELDS,
     AUDIO_FORMATS,
     AUDIOS,
     FRAMES,
@@ -19,20 +21,19 @@ from triton_diffusers.contract import (
     IMAGES,
     MEDIA_FILES,
     NSFW,
+    PICTURE_FIELDS,
     SAMPLING_RATE,
     TENSOR_FORMAT,
+    VIDEO_FIELDS,
     VIDEO_FORMATS,
     Tensor,
 )
+from triton_diffusers.encoding import Sound
 from triton_diffusers.errors import RequestError
 from triton_diffusers.notices import NAN_CAUSES
 from triton_diffusers.pictures import float32, read_pictures, stack
-from triton_diffusers.signature import PICTURE_FIELDS
 
 OnNan = Callable[[], None]
-
-VIDEO_FIELDS = (FRAMES.name, "video")
-AUDIO_FIELDS = (AUDIOS.name, "audio", "sound")
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,9 @@ def to_wire(
 ) -> dict[str, Array]:
     """Turn the fields of a pipeline's output object into output tensors by name.
 
-    With a file format the field that it fits becomes `media`. Fields that are None are left
-    out; a field that no tensor can carry is named in `warnings`.
+    With a file format the field that it fits becomes `media`; an MP4 holds the sound too, where
+    there is one. Fields that are None are left out; a field that no tensor can carry is named in
+    `warnings`.
     """
     wire: dict[str, Array] = {}
     encoded = _field_to_encode(result, options.file_format)
@@ -81,7 +83,10 @@ def to_wire(
             continue
         nan: set[str] = set()
         if name == encoded:
-            wire[MEDIA_FILES.name] = _encode(value, options, sampling_rate, partial(nan.add, name))
+            sounds = partial(_sounds, result, sampling_rate, warnings)
+            wire[MEDIA_FILES.name] = _encode(
+                value, options, sampling_rate, sounds, partial(nan.add, name)
+            )
         elif (array := _to_array(value, declared[name], partial(nan.add, name))) is not None:
             wire[name] = array
         else:
@@ -110,7 +115,32 @@ def _field_to_encode(result: Mapping[str, Any], file_format: str) -> str | None:
     return None
 
 
-def _encode(value: Any, options: OutputOptions, rate: int | None, on_nan: OnNan) -> Array:
+def _sounds(
+    result: Mapping[str, Any], rate: int | None, warnings: list[str], videos: int
+) -> list[Sound | None]:
+    """Return the sound of each video, where the pipeline made sound that fits into its file."""
+    none: list[Sound | None] = [None] * videos
+    name = next((n for n in AUDIO_FIELDS if result.get(n) is not None), None)
+    if name is None:
+        return none
+    samples = waveforms(result[name])
+    if videos == 1 and samples.shape[1] == 1:  # what may be [channels, samples] of the one video
+        samples = samples.swapaxes(0, 1)
+    sounds = [Sound(s, rate or 0) for s in samples]
+    if rate is None or len(sounds) != videos or not all(s.fits_mp4 for s in sounds):
+        told = f"{list(samples.shape)} samples at {rate or 'unknown'} per second"
+        warnings.append(f"the file has no sound: output '{name}' ({told}) does not fit into it")
+        return none
+    return [*sounds]
+
+
+def _encode(
+    value: Any,
+    options: OutputOptions,
+    rate: int | None,
+    sounds: Callable[[int], list[Sound | None]],
+    on_nan: OnNan,
+) -> Array:
     if options.file_format in AUDIO_FORMATS:
         if rate is None:
             raise RequestError("this pipeline does not tell its sampling rate; send 'tensor'")
@@ -118,7 +148,10 @@ def _encode(value: Any, options: OutputOptions, rate: int | None, on_nan: OnNan)
     elif options.file_format in VIDEO_FORMATS:
         videos = read_pictures(value, on_nan)
         videos = [np.stack(videos)] if videos[0].ndim == 3 else videos
-        files = [encoding.encode_video(v, options.file_format, options.fps) for v in videos]
+        files = [
+            encoding.encode_video(v, options.file_format, options.fps, sound)
+            for v, sound in zip(videos, sounds(len(videos)), strict=True)
+        ]
     else:
         flat = [p.reshape(-1, *p.shape[-3:]) for p in read_pictures(value, on_nan)]
         files = [
@@ -143,7 +176,7 @@ def _to_array(value: Any, tensor: Tensor, on_nan: OnNan) -> Array | None:
     if tensor.data_type == "TYPE_STRING":
         texts = [value] if isinstance(value, str) else list(value)
         return np.array([str(t).encode() for t in texts], np.object_)
-    numbers = waveforms(value) if tensor is AUDIOS else _numbers(value)
+    numbers = waveforms(value) if tensor in (AUDIOS, AUDIO) else _numbers(value)
     if numbers is not None and np.isnan(numbers.sum()):
         on_nan()
     return numbers

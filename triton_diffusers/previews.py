@@ -27,10 +27,10 @@ from triton_diffusers.colours import (
     read_sized,
     readings,
 )
+from triton_diffusers.contract import PICTURE_FIELDS, VIDEO_FIELDS
 from triton_diffusers.errors import one_line
 from triton_diffusers.latents import Latents, Step
 from triton_diffusers.pictures import read_pictures
-from triton_diffusers.signature import PICTURE_FIELDS, VIDEO_FIELDS
 
 LESSONS = 8
 """Finished calls that an instance learns from."""

@@ -17,6 +17,7 @@ from typing import Any
 from triton_diffusers import annotations, families
 from triton_diffusers.annotations import Shape
 from triton_diffusers.contract import (
+    AUDIO_FIELDS,
     AUDIOS,
     BYTES_SUFFIX,
     FPS,
@@ -26,11 +27,13 @@ from triton_diffusers.contract import (
     MEDIA,
     OWN_INPUTS,
     OWN_OUTPUTS,
+    PICTURE_FIELDS,
     PREVIEW,
     PREVIEW_EVERY,
     PROGRESS,
     SAMPLING_RATE,
     SEED,
+    VIDEO_FIELDS,
     WIRE,
     Kind,
     Tensor,
@@ -44,10 +47,6 @@ IMAGE_NAME = re.compile(r"(^|_)images?$|^image_reference$")
 VIDEO_NAME = re.compile(r"(^|_)video(_|$)|^conditioning_frames$")
 AUDIO_NAME = re.compile(r"(^|_)(audio|waveforms?)$")
 PATH_NAME = re.compile(r"(^|_)(file|path|fonts|dir)$")
-
-PICTURE_FIELDS = ("images", "image", "rgb")
-VIDEO_FIELDS = ("frames", "video", "videos")
-AUDIO_FIELDS = ("audios", "audio", "sound")
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ ENTRIES = {
     "wan-starts": Entry("wan22-i2v"),
     "clips": Entry("wan-v2v"),
     "ltx": Entry("ltx"),
+    "ltx2": Entry("ltx2"),
     "long-clips": Entry("ltx-long"),
     "sounds": Entry("stable-audio-variation"),
     "music": Entry("audioldm2"),

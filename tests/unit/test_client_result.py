@@ -5,6 +5,7 @@ import json
 import sys
 import wave
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -168,6 +169,20 @@ def test_a_video_is_saved_as_mp4(tmp_path, height, width):
     assert np.abs(decoded - result.arrays["frames"][0, 2]).mean() < 12
     again = Result({"media": file_array([path.read_bytes()])})
     assert len(again.frames[0]) == 5
+
+
+@pytest.mark.parametrize("name", ["audio", "sound"])
+def test_a_video_is_saved_with_its_sound(tmp_path, name):
+    samples = sound().arrays["audios"]
+    told = {name: samples[0] if name == "sound" else samples, "sampling_rate": np.array([16000])}
+    result = Result(video().arrays | told)
+    assert np.array_equal(result.audios, samples)
+    (path,) = result.save(tmp_path / "x.mp4")
+    assert len(read_frames(path.read_bytes())) == 5
+    with av.open(str(path)) as container:
+        assert [(s.channels, s.rate) for s in container.streams.audio] == [(2, 16000)]
+    (path,) = result.save(tmp_path / "x.wav")
+    assert read_sound(path.read_bytes())[0].shape == (2, 100)
 
 
 def test_mp4_without_pyav_says_what_to_do(tmp_path, monkeypatch):

@@ -8,12 +8,13 @@ import dataclasses
 import io
 from collections.abc import Callable
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.server import broken_files as files
-from triton_diffusers.encoding import encode_audio, encode_image, encode_video
+from triton_diffusers.encoding import Sound, encode_audio, encode_image, encode_video
 from triton_diffusers.errors import RequestError
 from triton_diffusers.media import (
     Limits,
@@ -93,6 +94,25 @@ def test_videos_keep_their_frames(file_format: str, size: tuple[int, int]) -> No
     assert [(f.mode, f.size) for f in found] == [("RGB", size[::-1])] * 4
     means = [np.asarray(f).mean() for f in found]
     np.testing.assert_allclose(means, [0, 50, 100, 150], atol=6)
+
+
+@pytest.mark.parametrize(("channels", "rate"), [(1, 24000), (2, 48000), (2, 15000)])
+def test_a_video_holds_its_sound(channels: int, rate: int) -> None:
+    times = np.arange(rate) / rate
+    tone = np.stack([np.sin(times * np.pi * pitch) for pitch in (800, 1600)])[:channels] * 0.5
+    frames = np.zeros((8, 16, 24, 3), np.uint8)
+    file = encode_video(frames, "mp4", 8.0, Sound(tone.astype(np.float32), rate))
+    assert len(decode_video(file, "x", LIMITS)) == 8
+    with av.open(io.BytesIO(file)) as container:
+        stream = container.streams.audio[0]
+        assert (stream.channels, stream.rate) == (channels, 16000 if rate == 15000 else rate)
+        assert container.duration == pytest.approx(1e6, rel=0.15)
+        found = np.concatenate([f.to_ndarray() for f in container.decode(audio=0)], axis=1)
+    assert found.shape[1] == pytest.approx(stream.rate, rel=0.15)
+    for heard, pitch in zip(found, (400, 800), strict=False):
+        middle = heard[: stream.rate // 2]
+        loudest = np.abs(np.fft.rfft(middle)).argmax() * stream.rate / len(middle)
+        assert loudest == pytest.approx(pitch, abs=5)
 
 
 @pytest.mark.parametrize("file_format", ["wav", "flac"])

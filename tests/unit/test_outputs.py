@@ -7,11 +7,13 @@ import base64
 import io
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
 
 from triton_diffusers.contract import (
+    AUDIO,
     AUDIOS,
     FRAMES,
     IMAGES,
@@ -31,7 +33,9 @@ GREY = [Image.fromarray(p[..., 0]) for p in BYTES]
 SOUND = RNG.uniform(-1, 1, (2, 1, 50)).astype(np.float32)
 OTHER = Tensor("embedding", "TYPE_FP32", (-1,))
 TEXT = Tensor("text", "TYPE_STRING", (-1,))
-DECLARED = {t.name: t for t in (IMAGES, FRAMES, AUDIOS, NSFW, SAMPLING_RATE, OTHER, TEXT)}
+OTHERS = (OTHER, TEXT, Tensor("video", "TYPE_FP32", (-1,)), Tensor("sound", "TYPE_FP32", (-1,)))
+KNOWN = (IMAGES, FRAMES, AUDIOS, AUDIO, NSFW, SAMPLING_RATE)
+DECLARED = {t.name: t for t in (*KNOWN, *OTHERS)}
 
 
 def _wire(rate: int | None = None, options: dict[str, Any] | None = None, **result: Any) -> Any:
@@ -144,6 +148,33 @@ def test_every_format_gives_a_file_per_output(file_format: str, as_base64: bool)
 )
 def test_formats_of_a_pipeline(fields: tuple[str, ...], formats: set[str]) -> None:
     assert set(formats_of(fields)) == formats | {"tensor"}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "channels"),
+    [("audio", (2, 2, 800), 2), ("audio", (2, 800), 1), ("audio", (2, 3, 800), None)],
+)
+def test_a_video_made_with_sound_is_a_file_with_both(
+    name: str, shape: tuple[int, ...], channels: int | None
+) -> None:
+    frames = np.stack([FLOATS[:, :4, :4], FLOATS[:, :4, :4]])
+    results = {"frames": frames, name: np.zeros(shape, np.float32)}
+    wire, notes = _wire(rate=8000, options={"file_format": "mp4"}, **results)
+    assert name in wire
+    for content in wire["media"]:
+        with av.open(io.BytesIO(content)) as container:
+            found = [stream.channels for stream in container.streams.audio]
+        assert found == ([] if channels is None else [channels])
+    assert [n for n in notes if "the file has no sound: output 'audio'" in n] == notes
+    assert bool(notes) == (channels is None)
+
+
+def test_channels_of_one_videos_sound_may_stand_alone() -> None:
+    results = {"video": FLOATS[None, :, :4, :4], "sound": np.zeros((2, 800), np.float32)}
+    wire, notes = _wire(rate=8000, options={"file_format": "mp4"}, **results)
+    with av.open(io.BytesIO(wire["media"][0])) as container:
+        assert container.streams.audio[0].channels == 2
+    assert notes == []
 
 
 def test_sound_without_a_rate_cannot_be_a_file() -> None:

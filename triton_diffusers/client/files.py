@@ -13,13 +13,14 @@ from PIL import Image
 from triton_diffusers.client.errors import DiffusersClientError
 from triton_diffusers.client.values import Array
 from triton_diffusers.contract import (
-    AUDIOS,
+    AUDIO_FIELDS,
     FRAMES,
     IMAGE_FORMATS,
     IMAGES,
     OWN_OUTPUTS,
     VIDEO_FORMATS,
 )
+from triton_diffusers.encoding import Sound, encode_mp4
 
 if TYPE_CHECKING:
     from triton_diffusers.client.result import Result
@@ -122,7 +123,7 @@ def _suffixes(result: "Result") -> str:
         fitting |= {".png", ".jpg", ".webp"}
     if FRAMES.name in result.arrays or encoded & set(VIDEO_FORMATS):
         fitting |= {".mp4", ".gif"}
-    if AUDIOS.name in result.arrays:
+    if any(name in result.arrays for name in AUDIO_FIELDS):
         fitting |= {".wav"}
     if _main_arrays(result):
         fitting |= {".npy"}
@@ -169,26 +170,20 @@ def _encode_gifs(result: "Result", wanted: str, fps: float) -> list[bytes]:
 
 
 def _encode_mp4s(result: "Result", wanted: str, fps: float) -> list[bytes]:
-    return [_encode_mp4(video, fps) for video in result.frames]
+    _import_av()
+    videos, samples = result.frames, result.audios
+    sounds = [Sound(each, result.sampling_rate or 0) for each in samples]
+    if len(sounds) != len(videos) or not all(s.rate and s.fits_mp4 for s in sounds):
+        return [_encode_mp4(video, fps, None) for video in videos]
+    return [_encode_mp4(video, fps, s) for video, s in zip(videos, sounds, strict=True)]
 
 
-def _encode_mp4(frames: list[Image.Image], fps: float) -> bytes:
+def _encode_mp4(frames: list[Image.Image], fps: float, sound: Sound | None) -> bytes:
     """Encode one video as H.264; an odd edge is repeated once, which 4:2:0 needs."""
-    from fractions import Fraction
-
-    av = _import_av()
-    file = io.BytesIO()
-    with av.open(file, "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
-        width, height = frames[0].size
-        stream.width, stream.height = width + width % 2, height + height % 2
-        stream.pix_fmt = "yuv420p"
-        edge = ((0, height % 2), (0, width % 2), (0, 0))
-        for image in frames:
-            pixels = np.pad(np.asarray(image.convert("RGB")), edge, mode="edge")
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode())
-    return file.getvalue()
+    width, height = frames[0].size
+    edge = ((0, height % 2), (0, width % 2), (0, 0))
+    padded = [np.pad(np.asarray(image.convert("RGB")), edge, mode="edge") for image in frames]
+    return encode_mp4(padded, fps, "yuv420p", sound)
 
 
 def _import_av() -> Any:
@@ -230,7 +225,7 @@ def _encode_npy(result: "Result", wanted: str, fps: float) -> list[bytes]:
 def _main_arrays(result: "Result") -> list[str]:
     own = {tensor.name for tensor in OWN_OUTPUTS}
     names = [name for name in result.arrays if name not in own]
-    return [n for n in (IMAGES.name, FRAMES.name, AUDIOS.name) if n in names] or names
+    return [n for n in (IMAGES.name, FRAMES.name, *AUDIO_FIELDS) if n in names] or names
 
 
 def _encode_npz(result: "Result", wanted: str, fps: float) -> list[bytes]:

@@ -16,8 +16,8 @@ from triton_diffusers.client import files
 from triton_diffusers.client.media import image_of
 from triton_diffusers.client.values import Array
 from triton_diffusers.contract import (
+    AUDIO_FIELDS,
     AUDIO_FORMATS,
-    AUDIOS,
     FRAMES,
     IMAGE_FORMATS,
     IMAGES,
@@ -69,8 +69,10 @@ class Result:
 
         Raises DiffusersClientError for a FLAC file, which needs a library of its own.
         """
-        if AUDIOS.name in self.arrays:
-            return self.arrays[AUDIOS.name]
+        for name in AUDIO_FIELDS:
+            if name in self.arrays:
+                array = self.arrays[name]
+                return array if array.ndim == 3 else array[None]
         sounds = [files.read_sound(file)[0] for file in self._media_in(AUDIO_FORMATS)]
         return np.stack(sounds) if sounds else np.zeros((0, 0, 0), np.float32)
 
@@ -109,10 +111,10 @@ class Result:
     def save(self, path: str | os.PathLike[str], fps: float | None = None) -> list[Path]:
         """Write the outputs by the suffix of `path`; several become `name-0.png`, `name-1.png` ...
 
-        Pictures: every suffix that Pillow writes. Videos: .gif, .mp4 (needs PyAV, unless the
-        server encoded it). Sound: .wav (16 bit), .flac (only as encoded by the server). Arrays:
-        .npy (the main output), .npz (all). What the server encoded in that format is written as
-        it came. fps: how fast a video plays that is encoded here.
+        Pictures: every suffix that Pillow writes. Videos: .gif, .mp4 (with their sound; needs PyAV,
+        unless the server encoded it). Sound: .wav (16 bit), .flac (only as encoded by the server).
+        Arrays: .npy (the main output), .npz (all). What the server encoded in that format is
+        written as it came. fps: how fast a video plays that is encoded here.
         Returns the paths written.
         Raises DiffusersClientError when the outputs do not fit the suffix.
         """

@@ -9,11 +9,11 @@ from PIL import Image
 
 from triton_diffusers.client import Result
 from triton_diffusers.client.files import format_of
+from triton_diffusers.contract import AUDIO_FIELDS
 from triton_diffusers.gateway.errors import ApiError
 from triton_diffusers.gateway.fields import Asked
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.sizes import SizeMemory
-from triton_diffusers.signature import AUDIO_FIELDS
 
 MEDIA_TYPES = {"mp4": "video/mp4", "gif": "image/gif"}
 """output_format -> what HTTP calls it."""
@@ -34,29 +34,31 @@ async def check_video(model: Model, asked: Asked, result: Result, sizes: SizeMem
     if not result.media:
         raise ApiError(500, f"'{model.name}' made no video", code="pipeline_failed")
     content = result.media[0]
-    size, frames, seconds = await asyncio.to_thread(_measure, content)
+    size, frames, seconds, has_sound = await asyncio.to_thread(_measure, content)
     warnings = result.info.get("warnings", [])
     if asked.size is not None and asked.size != size:
         raise sizes.learn(model, asked.size, asked.keywords, size, warnings)
     notes = [*asked.notes, *warnings]
     if asked.keywords.get("num_frames", frames) != frames:
         notes.append(f"num_frames: {asked.keywords['num_frames']} sent, {frames} made")
-    if any(name in result.arrays for name in AUDIO_FIELDS):
+    if not has_sound and any(name in result.arrays for name in AUDIO_FIELDS):
         notes.append("the model also made sound, which the video's file does not hold")
     if len(result.media) > 1:
         notes.append(f"{len(result.media)} videos were made; the first is kept")
     return VideoFile(content, f"{size[0]}x{size[1]}", f"{seconds:.6g}", notes)
 
 
-def _measure(content: bytes) -> tuple[tuple[int, int], int, float]:
-    """Return (width, height), the number of frames, and seconds."""
+def _measure(content: bytes) -> tuple[tuple[int, int], int, float, bool]:
+    """Return (width, height), the number of frames, seconds, and whether there is sound."""
     if format_of(content) == "gif":
         with Image.open(io.BytesIO(content)) as animation:
             frames = getattr(animation, "n_frames", 1)
-            return animation.size, frames, frames * animation.info.get("duration", 0) / 1000
+            seconds = frames * animation.info.get("duration", 0) / 1000
+            return animation.size, frames, seconds, False
     import av  # not for those who never ask for a video
 
     with av.open(io.BytesIO(content)) as container:
         stream = container.streams.video[0]
         seconds = stream.frames / float(stream.average_rate)
-        return (stream.width, stream.height), stream.frames, seconds
+        size = (stream.width, stream.height)
+        return size, stream.frames, seconds, bool(container.streams.audio)

@@ -9,6 +9,7 @@ import json
 import time
 from typing import Any
 
+import av
 import httpx
 import openai
 import pytest
@@ -30,7 +31,7 @@ TIMEOUT_S = 120.0
 
 @pytest.fixture(scope="module")
 def url(tiny_gateway: str, tiny_server: TinyServer) -> str:
-    for entry in ("wan", "wan-streamed", "wan-starts", "wan-set", "clips", "ltx", "sana"):
+    for entry in ("wan", "wan-streamed", "wan-starts", "wan-set", "clips", "ltx", "ltx2", "sana"):
         tiny_server.load(entry)
     return tiny_gateway
 
@@ -362,3 +363,19 @@ def png(picture: Image.Image) -> bytes:
     file = io.BytesIO()
     picture.save(file, format="PNG")
     return file.getvalue()
+
+
+def test_a_model_that_makes_sound_with_its_video(url: str, tiny_server: TinyServer) -> None:
+    made: dict[str, Any] = {**KITE, "width": 64, "height": 32, "frame_rate": 25.0}
+    made |= {"spatio_temporal_guidance_blocks": [0], "use_cross_timestep": False}
+    expected = tiny_server.ask("ltx2", **made, output_format="mp4")
+    job = wait(url, create(url, "ltx2", **made, size=None))
+    assert not [note for note in job["notes"] if "sound" in note]
+    file = content(url, job).content
+    assert file == expected.media[0]
+    with av.open(io.BytesIO(file)) as container:
+        (stream,) = container.streams.audio
+        assert (stream.channels, stream.rate) == (2, 16000)
+        assert container.streams.video[0].average_rate == 25
+    as_gif = wait(url, create(url, "ltx2", **made, size=None, output_format="gif"))
+    assert "the model also made sound, which the video's file does not hold" in as_gif["notes"]
