@@ -15,6 +15,9 @@ import time
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+GRPC_NAMES = {"INVALID_ARG": "INVALID_ARGUMENT", "UNSUPPORTED": "UNIMPLEMENTED"}
+"""Triton's name of a status -> gRPC's, where they differ."""
+
 
 def seen(array):
     """Describe an input: dtype, shape, digest of its bytes, and the values of small ones."""
@@ -116,6 +119,8 @@ class TritonPythonModel:
             self.refuse(behave, f"asked to answer {behave}")
 
     def refuse(self, code, text):
+        if self.decoupled:  # as serving.py does, since Triton streams texts only
+            text = f"[StatusCode.{GRPC_NAMES.get(code, code)}] {text}"
         error = ValueError(text)
         error.code = getattr(pb_utils.TritonError, code)
         raise error
