@@ -12,7 +12,11 @@ from builder.installation import ServerError
 from triton_diffusers.contract import (
     AUDIO_FORMATS,
     BYTES_SUFFIX,
+    OUTPUT_FORMAT,
+    OUTPUT_FORMATS,
+    OUTPUT_QUALITY,
     PREVIEW_EVERY,
+    TENSOR_FORMAT,
     VIDEO_FORMATS,
     Tensor,
 )
@@ -39,9 +43,7 @@ def run(args: argparse.Namespace) -> int:
         with DiffusersClient(url, model=args.name, protocol=args.protocol) as client:
             inputs = read_inputs(args.inputs, client.inputs(), args.name)
             check_suffix(output, list(client.outputs()), args.name)
-            suffix = output.suffix.lower()[1:]
-            if suffix in SERVER_ENCODES:
-                inputs.setdefault("output_format", suffix)
+            choose_format(inputs, output)
             on_preview = _preview_writer(output) if PREVIEW_EVERY.name in inputs else None
             result = client.generate(
                 timeout_s=args.timeout_s, progress=True, on_preview=on_preview, **inputs
@@ -49,9 +51,12 @@ def run(args: argparse.Namespace) -> int:
             paths = result.save(output)
     except (ServerUnavailable, ModelNotFound) as error:
         text = str(error)
-        told = any(words in text for words in ("could not load it", "seems to speak"))
-        hint = "" if told else f"; serve it with: builder serve {args.name}"
-        raise ServerError(text + hint) from None
+        hint = f"; serve it with: builder serve {args.name}"
+        if any(words in text for words in ("could not load it", "seems to speak")):
+            hint = ""
+        elif "not healthy" in text:
+            hint = "; builder serve loads a model again whose process has died: try again soon"
+        raise ServerError(text.rstrip(".") + hint) from None
     except DiffusersClientError as error:
         raise ServerError(str(error)) from None
     for warning in result.info.get("warnings", []):
@@ -96,6 +101,23 @@ def check_suffix(path: Path, outputs: Iterable[str], model: str) -> None:
             f"--output '{path}': model '{model}' makes no .{suffix}; accepted: "
             + ", ".join(f".{name}" for name in formats)
         )
+
+
+def choose_format(inputs: dict[str, Any], output: Path) -> None:
+    """Ask the server for the format of the output's suffix where the server has to encode.
+
+    Raises ConfigError where another format was asked for: it would be decoded and encoded anew.
+    """
+    suffix = output.suffix.lower()[1:]
+    wanted = "jpeg" if suffix == "jpg" else suffix
+    asked = inputs.get(OUTPUT_FORMAT.name, wanted)
+    if asked not in (wanted, TENSOR_FORMAT) and wanted in OUTPUT_FORMATS:
+        raise ConfigError(
+            f"--output-format {asked} does not fit --output '{output}': leave it out, the suffix "
+            f"is the format, or name the file .{asked}"
+        )
+    if wanted in SERVER_ENCODES or OUTPUT_QUALITY.name in inputs:
+        inputs.setdefault(OUTPUT_FORMAT.name, wanted)
 
 
 def read_inputs(words: list[str], accepted: Mapping[str, Tensor], model: str) -> dict[str, Any]:

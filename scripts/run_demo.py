@@ -24,9 +24,16 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from builder.console import busy, fail, say, warn
+from builder.generate import check_output
 from builder.installation import ServerError, shared_memory_warning
 from builder.tritonserver import Server, start_server
-from triton_diffusers.client import DiffusersClient, DiffusersClientError, Result
+from triton_diffusers.client import (
+    DiffusersClient,
+    DiffusersClientError,
+    InvalidRequest,
+    Result,
+)
+from triton_diffusers.errors import ConfigError
 
 
 def main() -> int:
@@ -38,9 +45,13 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)
     try:
         paths = serve_gateway(args, log) if args.gateway else draw(args, log)
+    except ConfigError as error:
+        fail(str(error))
+        return 1
     except (ServerError, DiffusersClientError, OSError, RuntimeError) as error:
-        for line in tail(log):
-            print(f"  | {line}", file=sys.stderr)
+        if not isinstance(error, RuntimeError | InvalidRequest):  # what a caller can mend
+            for line in tail(log):
+                print(f"  | {line}", file=sys.stderr)
         fail(f"{error} (the server's log: {log})")
         return 1
     except KeyboardInterrupt:
@@ -110,6 +121,7 @@ def serve_gateway(args: argparse.Namespace, log: Path) -> list[Path]:
 def serve(args: argparse.Namespace, log: Path) -> Iterator[Server]:
     """Start a server with the entry, and say where it is."""
     args.output.parent.mkdir(parents=True, exist_ok=True)
+    check_output(args.output)
     started = time.monotonic()
     with busy(f"starting tritonserver with {args.model}"):
         server = start_server(args.repository, [args.model], log=log)
@@ -140,6 +152,7 @@ def free_or_any(port: int) -> int:
         try:
             tried.bind(("127.0.0.1", port))
         except OSError:
+            warn(f"port {port} is taken: the gateway takes a free one; choose one with --port")
             return 0
     return port
 

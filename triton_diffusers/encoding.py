@@ -45,7 +45,7 @@ class Sound:
     @property
     def fits_mp4(self) -> bool:
         """Whether a video's file can hold it."""
-        return len(self.samples) in LAYOUTS and self.samples.shape[1] > 0
+        return len(self.samples) in LAYOUTS and self.samples.shape[1] > 0 and self.rate > 0
 
 
 LAYOUTS = {1: "mono", 2: "stereo"}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from triton_diffusers.call import Call
+from triton_diffusers.contract import Kind
 from triton_diffusers.loading import LoadedPipeline
 from triton_diffusers.output_options import read_fps
 from triton_diffusers.record import Record, rounded
@@ -40,7 +41,8 @@ def render_info(
 def describe_model(loaded: LoadedPipeline) -> dict[str, Any]:
     """Return what does not change while a model is loaded, for probes."""
     signature = loaded.signature
-    told: dict[str, Any] = {"pipeline_class": signature.pipeline_class}
+    in_extra = [p.name for p in signature.parameters.values() if p.kind is Kind.JSON]
+    told: dict[str, Any] = {"pipeline_class": signature.pipeline_class, "extra": in_extra}
     return told | ({"fps": read_fps({}, loaded.call_kwargs, loaded)} if signature.is_video else {})
 
 

@@ -6,7 +6,7 @@ rightly, the caller verifies by comparing (step_batching.py).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -37,9 +37,9 @@ class Joined:
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    spreads: bool
-    """Whether values that the samples of a call share became one for each sample: calls whose
-    values (timesteps) are equal keep one for all, which is another call to a model."""
+    spread: frozenset[int]
+    """The places of values that the samples of a call share and that became one for each sample:
+    calls whose values (timesteps) are equal keep one for all, which is another call to a model."""
 
 
 def join(calls: Sequence[Call], concatenate: bool) -> Joined:
@@ -51,7 +51,7 @@ def join(calls: Sequence[Call], concatenate: bool) -> Joined:
     joining = _Joining([call.batch for call in calls], concatenate)
     args = joining.join([call.args for call in calls])
     kwargs = joining.join([call.kwargs for call in calls])
-    return Joined(args, kwargs, joining.spreads)
+    return Joined(args, kwargs, frozenset(joining.spread))
 
 
 def split(output: Any, sizes: Sequence[int]) -> list[Any]:
@@ -130,7 +130,9 @@ class _Joining:
 
     sizes: Sequence[int]
     concatenate: bool
-    spreads: bool = False
+    spread: set[int] = field(default_factory=set)
+    tensors: int = 0
+    """How many were joined: a place by which each is known."""
 
     def join(self, parts: Sequence[Any]) -> Any:
         import torch
@@ -164,12 +166,13 @@ class _Joining:
     def _join_tensors(self, parts: Sequence[Any]) -> Any:
         import torch
 
+        self.tensors += 1
         first = parts[0]
         if all(p.dim() > 0 and p.shape[0] == n for p, n in zip(parts, self.sizes, strict=True)):
             return torch.cat(list(parts))
         if all(part is first or torch.equal(part, first) for part in parts):
             return first
         if all(part.numel() == 1 and part.dim() < 2 for part in parts):
-            self.spreads = True
+            self.spread.add(self.tensors)
             return torch.cat([p.expand(n) for p, n in zip(parts, self.sizes, strict=True)])
         raise NotJoinableError("a tensor without batch differs")

@@ -30,6 +30,7 @@ def read_output_options(
         quality=_read_quality(inputs, file_format),
         as_base64=_read_base64(inputs, file_format),
         fps=read_fps(inputs, kwargs, loaded),
+        made_for_fps=_own_rate(kwargs, loaded),
         preview_every=_read_preview_every(inputs),
     )
 
@@ -85,15 +86,23 @@ def read_fps(
     inputs: Mapping[str, Array], kwargs: Mapping[str, Any], loaded: LoadedPipeline
 ) -> float:
     """Return how fast an encoded video plays: as sent, else as the pipeline or family has it."""
-    parameters = loaded.signature.parameters
-    if FPS.name in inputs and FPS.name not in parameters:
+    if FPS.name in inputs and FPS.name not in loaded.signature.parameters:
         fps = values.single(values.numbers(inputs[FPS.name], FPS.name), FPS.name)
         if not 0.1 <= fps <= 1000:
             raise RequestError(f"input 'fps': {fps}; send a number from 0.1 to 1000")
         return float(fps)
+    own = _own_rate(kwargs, loaded)
+    if own is not None:
+        return own
+    family = families.find(loaded.signature.pipeline_class)
+    return family.fps if family and family.fps else DEFAULT_FPS
+
+
+def _own_rate(kwargs: Mapping[str, Any], loaded: LoadedPipeline) -> float | None:
+    """Return how many frames a second the pipeline itself is told, if it is."""
+    parameters = loaded.signature.parameters
     for name in (FPS.name, "frame_rate"):
         own = kwargs.get(name, parameters[name].default if name in parameters else None)
         if isinstance(own, int | float) and own > 0:
             return float(own)
-    family = families.find(loaded.signature.pipeline_class)
-    return family.fps if family and family.fps else DEFAULT_FPS
+    return None

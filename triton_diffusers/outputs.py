@@ -44,6 +44,8 @@ class OutputOptions:
     quality: int | None = None
     as_base64: bool = False
     fps: float = 24.0
+    made_for_fps: float | None = None
+    """The rate that the pipeline itself was told, if it takes one."""
     preview_every: int | None = None
 
 
@@ -83,7 +85,7 @@ def to_wire(
             continue
         nan: set[str] = set()
         if name == encoded:
-            sounds = partial(_sounds, result, sampling_rate, warnings)
+            sounds = partial(_sounds, result, sampling_rate, options, warnings)
             wire[MEDIA_FILES.name] = _encode(
                 value, options, sampling_rate, sounds, partial(nan.add, name)
             )
@@ -116,7 +118,11 @@ def _field_to_encode(result: Mapping[str, Any], file_format: str) -> str | None:
 
 
 def _sounds(
-    result: Mapping[str, Any], rate: int | None, warnings: list[str], videos: int
+    result: Mapping[str, Any],
+    rate: int | None,
+    options: OutputOptions,
+    warnings: list[str],
+    videos: int,
 ) -> list[Sound | None]:
     """Return the sound of each video, where the pipeline made sound that fits into its file."""
     none: list[Sound | None] = [None] * videos
@@ -127,10 +133,15 @@ def _sounds(
     if videos == 1 and samples.shape[1] == 1:  # what may be [channels, samples] of the one video
         samples = samples.swapaxes(0, 1)
     sounds = [Sound(s, rate or 0) for s in samples]
-    if rate is None or len(sounds) != videos or not all(s.fits_mp4 for s in sounds):
+    if len(sounds) != videos or not all(s.fits_mp4 for s in sounds):
         told = f"{list(samples.shape)} samples at {rate or 'unknown'} per second"
         warnings.append(f"the file has no sound: output '{name}' ({told}) does not fit into it")
         return none
+    if options.made_for_fps not in (None, options.fps):
+        warnings.append(
+            f"the sound was made for {options.made_for_fps:g} frames a second, and the video plays "
+            f"{options.fps:g}: they are not in step"
+        )
     return [*sounds]
 
 

@@ -195,7 +195,7 @@ def sampling_rate(result: Any, pipeline: Any) -> int | None:
         return int(result.sampling_rate)
     if hasattr(type(pipeline), "sample_rate") or "sample_rate" in vars(pipeline):
         return int(pipeline.sample_rate)
-    for name in ("vocoder", "vae", "audio_vae", "mel"):
+    for name in ("vocoder", "vae", "audio_vae", "mel", "sound_tokenizer"):
         component = getattr(pipeline, name, None)
         config = getattr(component, "config", None)
         for attribute in ("output_sampling_rate", "sampling_rate", "sample_rate"):

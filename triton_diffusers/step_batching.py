@@ -45,6 +45,10 @@ class _Waiting:
         return (id(self.module), self.call.shape)
 
 
+_Plan = tuple[bool, frozenset[int]]
+"""How lists are joined, and which values become one for each sample."""
+
+
 class Lane:
     """One call's place among those that run."""
 
@@ -130,9 +134,8 @@ class StepBatcher:
         """How many calls run."""
         self.methods: dict[tuple[int, str], Any] = {}
         self.modules: dict[int, list[Any]] = {}
-        self._plans: dict[Any, dict[bool, bool | None]] = {}
-        """(key, batches) -> whether the joined call spreads values -> how lists are joined in it;
-        None: not at all."""
+        self._plans: dict[Any, dict[_Plan, bool]] = {}
+        """(key, batches) -> ways of joining that were verified -> whether the results agreed."""
         self.forwards: Counter[int] = Counter()
         """Calls that a forward joined -> how many such forwards there were."""
         self.refused: list[str] = []
@@ -202,6 +205,8 @@ class StepBatcher:
     def _run(self, group: Sequence[_Waiting]) -> None:
         if len(group) > 1:
             group = sorted(group, key=lambda waiting: waiting.call.batch)
+            if len(self._plans) >= MOST_SHAPES:
+                self._plans.clear()
             if self._run_joined((group[0].key, tuple(w.call.batch for w in group)), group):
                 return
         self._run_each(group)
@@ -213,64 +218,72 @@ class StepBatcher:
 
     def _run_joined(self, key: Any, group: Sequence[_Waiting]) -> bool:
         """Run one forward for all, as was verified, or verify it; return whether all have run."""
-        plans = self._plans.get(key, {})
-        plan = next((known for known in plans.values() if known is not None), None)
-        if plan is None:
-            return not plans and self._verify(key, group)
-        joined = None
+        plans = self._plans.setdefault(key, {})
+        if not plans:
+            return self._verify(plans, group)
+        for concatenate in dict.fromkeys(c for (c, _), agreed in plans.items() if agreed):
+            try:
+                joined = _joined(group, concatenate)
+            except NotJoinableError:
+                return False  # these values, which others of the shape may not have
+            agreed = plans.get((concatenate, joined.spread))
+            if agreed is None:
+                return self._verify(plans, group)
+            if agreed:
+                return self._run_verified(plans, (concatenate, joined.spread), joined, group)
+        return False
+
+    def _run_verified(
+        self, plans: dict[_Plan, bool], plan: _Plan, joined: Joined, group: Sequence[_Waiting]
+    ) -> bool:
         try:
-            joined = _joined(group, plan)
-            if joined.spreads not in plans:
-                return self._verify(key, group)
-            if plans[joined.spreads] is None:
-                return False
-            if plans[joined.spreads] is not plan:
-                joined = _joined(group, not plan)
             results = _forward(group, joined)
         except Exception as error:
             self._run_each(group)
             if all(waiting.error is None for waiting in group):
-                self._refuse(key, joined, group, one_line(error)[:200])
+                plans[plan] = False
+                self._tell(group, one_line(error)[:200])
             return True
         self.forwards[len(group)] += 1
         for waiting, result in zip(group, results, strict=True):
             waiting.result = result
         return True
 
-    def _verify(self, key: Any, group: Sequence[_Waiting]) -> bool:
+    def _verify(self, plans: dict[_Plan, bool], group: Sequence[_Waiting]) -> bool:
         """Run a new shape both ways; callers get the separate results."""
-        reason, joined = "", None
-        if len(self._plans) >= MOST_SHAPES:
-            self._plans.clear()
+        reason = ""
         for waiting in group:
             _run_alone(waiting)
-        for plan in (True, False):
+        if any(waiting.error is not None for waiting in group):
+            return True
+        for concatenate in (True, False):
             try:
-                joined = _joined(group, plan)
+                joined = _joined(group, concatenate)
+            except NotJoinableError as error:
+                reason = reason or str(error)
+                continue
+            agreed = False
+            try:
                 found = _forward(group, joined)
                 off = max(_difference(w.result, r) for w, r in zip(group, found, strict=True))
+                agreed = off <= _tolerance(group[0])
+                reason = f"the results differ by {off:.2g}"
             except Exception as error:
                 reason = reason or one_line(error)[:200]
-                continue
-            if all(w.error is None for w in group) and off <= _tolerance(group[0]):
-                self._plans.setdefault(key, {})[joined.spreads] = plan
-                break
-            reason = f"the results differ by {off:.2g}"
-        else:
-            self._refuse(key, joined, group, reason)
+            plans[concatenate, joined.spread] = agreed
+            if agreed:
+                return True
+        self._tell(group, reason)
         return True
 
-    def _refuse(
-        self, key: Any, joined: Joined | None, group: Sequence[_Waiting], reason: str
-    ) -> None:
-        """Note that calls like these are not joined; without a joined one, none of this shape."""
-        for spreads in (False, True) if joined is None else (joined.spreads,):
-            self._plans.setdefault(key, {})[spreads] = None
+    def _tell(self, group: Sequence[_Waiting], reason: str) -> None:
+        """Say, once, that calls are not joined."""
         module = group[0].module
         name = getattr(module, "__qualname__", type(module).__name__)
         text = f"{name}: {len(group)} calls are not joined: {reason}"
-        self.refused[MOST_REFUSED - 1 :] = [text]
-        self._log(f"step_batching: {text}")
+        if text not in self.refused:
+            self.refused[MOST_REFUSED - 1 :] = [text]
+            self._log(f"step_batching: {text}")
 
 
 def _run_alone(waiting: _Waiting) -> None:

@@ -59,7 +59,8 @@ def files(name: str) -> dict[str, str]:
 def _demo_words() -> list[str]:
     message = parse_config((DEMO / "config.pbtxt").read_text(encoding="utf-8"))
     kwargs = read_parameters(message)["diffusers_call_kwargs"]
-    return [str(DEMO / "pipeline"), "--name", "demo", "--diffusers-call-kwargs", kwargs]
+    options = ["--diffusers-call-kwargs", kwargs, "--cpu-threads", "1"]
+    return [str(DEMO / "pipeline"), "--name", "demo", *options]
 
 
 def write_all() -> None:

@@ -171,11 +171,20 @@ def _encode_gifs(result: "Result", wanted: str, fps: float) -> list[bytes]:
 
 def _encode_mp4s(result: "Result", wanted: str, fps: float) -> list[bytes]:
     _import_av()
-    videos, samples = result.frames, result.audios
-    sounds = [Sound(each, result.sampling_rate or 0) for each in samples]
-    if len(sounds) != len(videos) or not all(s.rate and s.fits_mp4 for s in sounds):
+    videos = result.frames
+    sounds = _sounds(result)
+    if len(sounds) != len(videos):
         return [_encode_mp4(video, fps, None) for video in videos]
     return [_encode_mp4(video, fps, s) for video, s in zip(videos, sounds, strict=True)]
+
+
+def _sounds(result: "Result") -> list[Sound]:
+    """Return the sounds that can stand beside a result's videos; none where one cannot."""
+    if any(format_of(file) == "flac" for file in result.media):
+        return []  # which is not decoded here
+    rate = result.sampling_rate or 0
+    sounds = [Sound(each, rate) for each in result.audios]
+    return sounds if all(sound.fits_mp4 for sound in sounds) else []
 
 
 def _encode_mp4(frames: list[Image.Image], fps: float, sound: Sound | None) -> bytes:

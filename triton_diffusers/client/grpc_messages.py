@@ -44,6 +44,11 @@ CHANNEL_OPTIONS = (
 """No 4 MiB limit; no proxy of the environment, as over HTTP; and a server that comes up late is
 found within a second instead of two minutes."""
 
+STREAM_GRACE_S = 2.0
+"""What the end of a stream may take after the request's time is over: the server ends it then, at
+the next step. A deadline of the client's that meets the last response of a stream would keep Triton
+from ever unloading the model."""
+
 MAX_MESSAGE_BYTES = (1 << 31) - (1 << 20)
 """Protobuf's limit, less room for everything that is no tensor."""
 
@@ -133,13 +138,24 @@ class StreamReader:
         return self._outputs
 
 
+CANCELLED_IN_CORE = "Internal error from Core"
+"""What grpc.aio says, now and then, of a call whose deadline has passed."""
+
+
+def stream_deadline(timeout_s: float | None) -> float | None:
+    """Return the deadline of a stream whose request may take `timeout_s` seconds."""
+    return None if timeout_s is None else timeout_s + STREAM_GRACE_S
+
+
 def rpc_error(error: grpc.RpcError, timeout_s: float | None, url: str) -> DiffusersClientError:
     """Return the error that a failed RPC means."""
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return timed_out(timeout_s)
+    if timeout_s is not None and error.details() == CANCELLED_IN_CORE:
+        return timed_out(timeout_s)
     failure = error_for(str(error.code()), error.details())
     if error.code() is grpc.StatusCode.UNAVAILABLE and isinstance(failure, ServerUnavailable):
-        reason = failure.message.rpartition(": ")[2]
+        reason = failure.message.rpartition(": ")[2].rstrip("]")
         return ServerUnavailable(
             f"no server answers at {url}: {reason}{_hint(reason)}", failure.status
         )

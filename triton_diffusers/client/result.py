@@ -72,7 +72,7 @@ class Result:
         for name in AUDIO_FIELDS:
             if name in self.arrays:
                 array = self.arrays[name]
-                return array if array.ndim == 3 else array[None]
+                return array if array.ndim == 3 else array.reshape(1, -1, array.shape[-1])
         sounds = [files.read_sound(file)[0] for file in self._media_in(AUDIO_FORMATS)]
         return np.stack(sounds) if sounds else np.zeros((0, 0, 0), np.float32)
 

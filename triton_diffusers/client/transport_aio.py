@@ -12,13 +12,14 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from triton_diffusers.client.address import Address
 from triton_diffusers.client.call import Call
 from triton_diffusers.client.entry import Entry, read_entry
-from triton_diffusers.client.errors import Cancelled, ServerUnavailable
+from triton_diffusers.client.errors import Cancelled, ServerUnavailable, timed_out
 from triton_diffusers.client.grpc_messages import (
     CHANNEL_OPTIONS,
     StreamReader,
     decode_response,
     encode_call,
     rpc_error,
+    stream_deadline,
 )
 from triton_diffusers.client.regions import Region
 from triton_diffusers.client.values import Array
@@ -89,7 +90,7 @@ class AioTransport:
         reader = StreamReader(call)
         async with self._errors(call.timeout_s):
             rpc = self._stub.ModelStreamInfer(
-                iter([request]), timeout=call.timeout_s, metadata=self._metadata
+                iter([request]), timeout=stream_deadline(call.timeout_s), metadata=self._metadata
             )
             async with _cancelling(rpc):
                 async for streamed in rpc:
@@ -102,13 +103,22 @@ class AioTransport:
         try:
             yield
         except asyncio.CancelledError:
-            if not self._closed:
-                raise
-            raise Cancelled("the client was closed while the request ran") from None
+            if self._closed:
+                raise Cancelled("the client was closed while the request ran") from None
+            if timeout_s is not None and not _is_cancelled():
+                raise timed_out(timeout_s) from None
+            raise
         except grpc.aio.UsageError:
             raise ServerUnavailable("the client is closed") from None
         except grpc.RpcError as error:
             raise rpc_error(error, timeout_s, self._url) from None
+
+
+def _is_cancelled() -> bool:
+    """Tell whether somebody cancels the running task; if not, grpc.aio worded a deadline so."""
+    task = asyncio.current_task()
+    cancelling = getattr(task, "cancelling", None)  # Python 3.11 or later
+    return cancelling is None or cancelling() > 0
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from triton_diffusers.client.grpc_messages import (
     decode_response,
     encode_call,
     rpc_error,
+    stream_deadline,
 )
 from triton_diffusers.client.regions import Region
 from triton_diffusers.client.values import Array
@@ -86,7 +87,7 @@ class GrpcTransport:
         reader = StreamReader(call)
         with _errors(call.timeout_s, self._url):
             rpc = self._stub.ModelStreamInfer(
-                iter([request]), timeout=call.timeout_s, metadata=self._metadata
+                iter([request]), timeout=stream_deadline(call.timeout_s), metadata=self._metadata
             )
         with _cancelling(rpc):
             responses = iter(rpc)

@@ -16,8 +16,8 @@ from triton_diffusers.client import Result
 from triton_diffusers.contract import OUTPUT_FORMAT
 from triton_diffusers.gateway.calls import generate, until_gone
 from triton_diffusers.gateway.errors import invalid
-from triton_diffusers.gateway.fields import CHAT, COSMETIC, Asked, read_fields
-from triton_diffusers.gateway.images import PROMPT, STREAMS, check_size, data_url
+from triton_diffusers.gateway.fields import CHAT, COSMETIC, PROMPT, Asked, read_fields
+from triton_diffusers.gateway.images import STREAMS, check_size, data_url
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.schemas import (
     ChatAnswer,

@@ -168,7 +168,8 @@ async def _answer_validation(request: Request, error: Any) -> Response:
     sent = request.headers.get("content-type", "")
     # FastAPI hands on a body of another type as a text
     if error.errors()[0]["type"] == "model_attributes_type" and "json" not in sent:
-        api = invalid(f"the content type is '{sent}'; send 'Content-Type: application/json'")
+        told = f"the content type is '{sent}'; send 'Content-Type: application/json'"
+        api = ApiError(415, told, code="unsupported_media_type")
     return api.response
 
 

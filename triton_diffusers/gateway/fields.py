@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from triton_diffusers.client import AsyncDiffusersClient
+from triton_diffusers.client import AsyncDiffusersClient, DiffusersClientError
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import (
     BYTES_SUFFIX,
@@ -32,6 +32,8 @@ from triton_diffusers.gateway.models import Model
 
 if TYPE_CHECKING:  # the state holds the jobs, which are read here too
     from triton_diffusers.gateway.state import State
+
+PROMPT = "prompt"
 
 MERGED = ("extra_params", "extra_args", "extra_body", "diffusers_kwargs", "video_params")
 """Fields that hold further fields by name."""
@@ -154,6 +156,25 @@ def refuse_several(asked: Asked, reason: str) -> None:
     for name in IMAGE_COUNTS:
         if asked.keywords.get(name, 1) != 1:
             raise invalid(f"{name}: {reason}; send several requests", asked.sent_as.get(name, name))
+
+
+async def refuse_unknown(model: Model, asked: Asked) -> None:
+    """Refuse what a job's model will not know. Raises ApiError 400.
+
+    A field that is no input may be one of those that travel in `extra`, which the model tells; one
+    that does not answer now is asked when the job runs.
+    """
+    unclear = [name for name in asked.keywords if name not in model.entry.inputs]
+    if not unclear:
+        return
+    try:
+        known = (await model.client.probe()).get("extra")
+    except DiffusersClientError:
+        return
+    for name in unclear:
+        if isinstance(known, list) and name not in known:
+            accepted = [*_accepted(model), *known]
+            raise invalid(unknown("field", name, model.name, accepted), name, "unknown_field")
 
 
 def refuse_ours(model: Model, name: str) -> None:

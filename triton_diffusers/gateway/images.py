@@ -14,7 +14,7 @@ from triton_diffusers.client import Result
 from triton_diffusers.contract import OUTPUT_FORMAT
 from triton_diffusers.gateway.calls import generate, until_gone
 from triton_diffusers.gateway.errors import invalid
-from triton_diffusers.gateway.fields import Asked, read_fields
+from triton_diffusers.gateway.fields import PROMPT, Asked, read_fields
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.schemas import ImageData, ImageFields, ImageGeneration, Images
 from triton_diffusers.gateway.state import State, state_of
@@ -22,7 +22,6 @@ from triton_diffusers.gateway.streaming import EventCall, stream
 
 router = APIRouter(tags=["images"])
 
-PROMPT = "prompt"
 
 EVENT = {
     "type": "object",

@@ -16,7 +16,7 @@ from triton_diffusers.client.files import format_of
 from triton_diffusers.client.request import build_inputs
 from triton_diffusers.contract import DRAWN_SEEDS, FPS, SEED, VIDEO_FORMATS
 from triton_diffusers.gateway.errors import from_client, invalid
-from triton_diffusers.gateway.fields import Asked, read_fields, refuse_several
+from triton_diffusers.gateway.fields import PROMPT, Asked, read_fields, refuse_several
 from triton_diffusers.gateway.media import read_media
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.settings import Settings
@@ -50,6 +50,7 @@ async def read_video_request(request: Request) -> VideoCall:
     state = state_of(request)
     model, body = await read_request(request, VideoFields, "video")
     asked = await read_fields(state, model, body, VIDEO_FORMATS[0])
+    _set_rate(model, asked)
     seconds = await _set_length(model, asked)
     await _set_references(state.settings, model, asked)
     _check(model, asked)
@@ -72,6 +73,14 @@ async def play_rate(model: Model, keywords: dict[str, Any]) -> float | None:
     except DiffusersClientError as error:
         raise from_client(error) from None
     return float(told) if isinstance(told, int | float) else None
+
+
+def _set_rate(model: Model, asked: Asked) -> None:
+    """Let a pipeline that is told how fast its video plays know the rate of the file."""
+    fps = asked.keywords.get(FPS.name)
+    if fps is not None and "frame_rate" in {*model.entry.inputs} - {*asked.keywords}:
+        asked.set("frame_rate", fps, FPS.name)
+        asked.notes.append(f"fps: sent as frame_rate={fps:g} too, which the model is told")
 
 
 async def _set_length(model: Model, asked: Asked) -> float | None:
@@ -137,6 +146,8 @@ def _is_video(file: bytes) -> bool:
 def _check(model: Model, asked: Asked) -> None:
     """Refuse what can be told without running the model."""
     refuse_several(asked, "a job is one video")
+    if PROMPT in {*model.entry.inputs} - {*asked.keywords, *model.call_kwargs}:
+        raise invalid(f"{PROMPT} is missing: '{model.name}' makes videos from a text", PROMPT)
     for name, tensor in model.entry.inputs.items():
         if not tensor.optional and name not in asked.keywords and name not in model.call_kwargs:
             raise invalid(f"{name} is missing: '{model.name}' requires it", name)
