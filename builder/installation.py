@@ -39,8 +39,7 @@ def how_to_install(error: ModuleNotFoundError, extra: str) -> str:
     if package in ("builder", "triton_diffusers"):
         raise error
     return (
-        f"this needs the package '{package}', which is not installed: "
-        f"pip install 'triton-diffusers[{extra}]', or in a checkout "
+        f"this needs triton-diffusers[{extra}] ('{package}' is not installed): in a checkout "
         f"pip install '.[{extra}]' -c constraints.txt"
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.pipeline.loaded import call_inputs, load_tiny
 from tests.tiny import TINY
@@ -198,6 +199,74 @@ def test_timesteps_that_come_to_differ_are_verified_too(models: Path, batcher: S
         unet.forward = original
 
 
+class Scaled:
+    """A module that handles a vector `t` as it should, and one `g` as if it were for all."""
+
+    dtype = "torch.float32"
+
+    def __call__(self, x: Any, t: Any, g: Any) -> Any:
+        return x * t.reshape(-1, 1) + g.reshape(-1)[0]
+
+
+def _pair(batcher: StepBatcher, module: Any, *arguments: tuple[float, ...]) -> list[Any]:
+    """Call the module side by side; return each one's result less the one that it has alone."""
+    found: list[Any] = []
+    for numbers in arguments:
+        x = torch.ones(2, 4)
+        sent = (x, *(torch.tensor(n) for n in numbers))
+
+        def work(lane: Lane, sent: Any = sent) -> Any:
+            with torch.no_grad():
+                return lane.call(module, sent, {}) - module(*sent)
+
+        batcher.start(work, found.append)
+    finish(batcher)
+    return [float(off.abs().max()) for off in found]
+
+
+def test_each_value_that_comes_to_differ_is_verified(batcher: StepBatcher) -> None:
+    module = Scaled()
+    for _ in range(2):
+        assert _pair(batcher, module, (1.0, 5.0), (2.0, 5.0)) == [0, 0]
+    assert batcher.forwards[2] == 1
+    for _ in range(2):
+        assert _pair(batcher, module, (1.0, 5.0), (1.0, 50.0)) == [0, 0]
+        assert _pair(batcher, module, (1.0, 5.0), (2.0, 50.0)) == [0, 0]
+    assert "the results differ" in batcher.refused[0]
+    _pair(batcher, module, (1.0, 5.0), (2.0, 5.0))
+    assert batcher.forwards[2] == 2
+
+
+def test_calls_that_cannot_be_joined_leave_those_that_can(batcher: StepBatcher) -> None:
+    """Portrait and landscape of one size have the same shapes, and other places of pixels."""
+
+    def module(x: Any, places: Any) -> Any:
+        return x * places.sum()
+
+    module.dtype = "torch.float32"
+
+    def pair(*places: float) -> None:
+        found: list[Any] = []
+        for place in places:
+            sent = (torch.ones(2, 4), torch.full((3, 4), place))
+            batcher.start(lambda lane, sent=sent: _call(lane, module, sent), found.append)
+        finish(batcher)
+        assert [float(f[0, 0]) for f in found] == [12 * place for place in places]
+
+    pair(1, 1)
+    pair(1, 1)
+    assert batcher.forwards[2] == 1
+    pair(1, 2)
+    pair(1, 2)
+    pair(1, 1)
+    assert batcher.forwards[2] == 2
+
+
+def _call(lane: Lane, module: Any, sent: Any) -> Any:
+    with torch.no_grad():
+        return lane.call(module, sent, {})
+
+
 def test_draws_from_the_global_generator_stay_a_calls_own(models: Path) -> None:
     import torch
 
@@ -223,8 +292,6 @@ def test_draws_from_the_global_generator_stay_a_calls_own(models: Path) -> None:
 
 
 def test_what_has_no_tensor_in_front_runs_alone(batcher: StepBatcher) -> None:
-    import torch
-
     class Nested(torch.nn.Module):
         def forward(self, samples: dict[str, Any]) -> Any:
             return samples["x"] * 2

@@ -62,6 +62,20 @@ def test_refusals_are_one_line(where, tmp_path, capsys, words, message):
     assert not output.exists()
 
 
+def test_the_suffix_is_the_format(where, tmp_path, capsys):
+    words = ("--prompt", "a one", "--num-inference-steps", "1", "--seed", "1")
+    small, large = tmp_path / "small.jpg", tmp_path / "large.jpg"
+    assert generate(where, *words, "--output-quality", "5", "--output", small) == 0
+    assert generate(where, *words, "--output-quality", "95", "--output", large) == 0
+    assert small.stat().st_size < large.stat().st_size
+    capsys.readouterr()
+    png = tmp_path / "x.png"
+    assert generate(where, *words, "--output-format", "jpeg", "--output", png) == 1
+    assert "--output-format jpeg does not fit" in capsys.readouterr().err
+    assert not png.exists()
+    assert generate(where, *words, "--output-format", "png", "--output", png) == 0
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_no_server_says_how_to_start_one(protocol, tmp_path, capsys):
     where = ["--protocol", protocol, "--url", "localhost:9"]

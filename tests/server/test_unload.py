@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from builder.tritonserver import Server, ServerError, start_server
+from tests.server.entries import add_entry
 from tests.server.wire import connect, infer
+from triton_diffusers.client import Cancelled, DiffusersClient
 
 MODEL_REPOSITORY = Path(__file__).parents[2] / "model_repository"
 SHARED_MEMORY = Path("/dev/shm")
@@ -31,6 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     config.write_text(config.read_text().replace('name: "demo"', 'name: "cut"'))
     for weights in (folder / "repository" / "cut" / "pipeline").glob("*/*.safetensors"):
         weights.write_bytes(weights.read_bytes()[:-100])
+    add_entry(folder / "repository", "streams", MODEL_REPOSITORY / "demo/pipeline", "--decoupled")
     with start_server(folder / "repository", log=folder / "server.log") as started:
         yield started
 
@@ -75,6 +78,28 @@ def test_the_stub_and_its_memory_are_gone_after_unload(server: Server) -> None:
     server.unload("demo")
     assert gone(server, stub.pid)
     assert not region.exists()
+
+
+def test_a_model_whose_streams_ran_out_of_time_can_be_unloaded(server: Server) -> None:
+    """Triton does not let go of a model whose stream a client left at its last response."""
+    inputs = {"prompt": "a one", "height": 64, "width": 64, "num_inference_steps": 10}
+    server.load("streams", timeout_s=120)
+    (stub,) = server.stubs()
+    outcomes = []
+    with DiffusersClient(server.grpc_url, model="streams") as client:
+        client.generate(**inputs)
+        started = time.monotonic()
+        client.generate(**inputs)
+        usual_s = time.monotonic() - started
+        for turn in range(40):
+            try:
+                client.generate(**inputs, timeout_s=usual_s * (0.8 + 0.01 * turn))
+                outcomes.append("made")
+            except Cancelled:
+                outcomes.append("late")
+    assert "late" in outcomes
+    server.unload("streams")
+    assert gone(server, stub.pid), outcomes
 
 
 def test_the_stub_of_a_failed_load_is_gone(server: Server) -> None:

@@ -185,6 +185,20 @@ def test_a_video_is_saved_with_its_sound(tmp_path, name):
     assert read_sound(path.read_bytes())[0].shape == (2, 100)
 
 
+def test_a_video_is_saved_without_a_sound_that_does_not_fit(tmp_path):
+    wave = np.zeros((1, 3, 100), np.float32)
+    for told in (
+        {"media": file_array([b"fLaC..."])},
+        {"audio": wave, "sampling_rate": np.array([16000])},
+        {"audio": wave[:, :2], "sampling_rate": np.array([-1])},
+        {"sound": wave[0, 0], "sampling_rate": np.array([0])},
+    ):
+        (path,) = Result(video().arrays | told).save(tmp_path / "x.mp4")
+        with av.open(str(path)) as container:
+            assert not container.streams.audio
+            assert len(list(container.decode(video=0))) == 5
+
+
 def test_mp4_without_pyav_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(DiffusersClientError, match="pip install av"):

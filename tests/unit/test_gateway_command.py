@@ -90,7 +90,7 @@ def test_a_package_that_is_missing_is_told_with_what_to_install(package: str) ->
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("\n") == 1
     assert package in done.stderr
-    assert "pip install 'triton-diffusers[gateway]'" in done.stderr
+    assert "pip install '.[gateway]'" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,14 @@ def test_a_video_made_with_sound_is_a_file_with_both(
     assert bool(notes) == (channels is None)
 
 
+def test_a_video_that_plays_at_another_rate_than_its_sound_is_told() -> None:
+    results = {"frames": FLOATS[None, :, :4, :4], "audio": np.zeros((1, 2, 800), np.float32)}
+    for made_for, told in ((24.0, True), (48.0, False), (None, False)):
+        options = {"file_format": "mp4", "fps": 48.0, "made_for_fps": made_for}
+        _, notes = _wire(rate=8000, options=options, **results)
+        assert any("not in step" in note for note in notes) == told
+
+
 def test_channels_of_one_videos_sound_may_stand_alone() -> None:
     results = {"video": FLOATS[None, :, :4, :4], "sound": np.zeros((2, 800), np.float32)}
     wire, notes = _wire(rate=8000, options={"file_format": "mp4"}, **results)

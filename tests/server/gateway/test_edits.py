@@ -236,7 +236,7 @@ def test_texts_of_a_form_are_typed_by_the_models_inputs(
     assert error_in(listed)["param"] == "seed"
 
 
-@pytest.mark.parametrize("path", ["edits", "variations"])
+@pytest.mark.parametrize("path", ["generations", "edits", "variations"])
 def test_a_body_of_another_type_is_refused(tiny_gateway: str, path: str) -> None:
     for headers in ({"Content-Type": "text/plain"}, {}):
         response = httpx.post(
@@ -244,7 +244,7 @@ def test_a_body_of_another_type_is_refused(tiny_gateway: str, path: str) -> None
         )
         error = error_in(response, 415)
         assert error["code"] == "unsupported_media_type"
-        assert "multipart/form-data" in error["message"]
+        assert "application/json" in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def own_gateway(own_server: Server) -> Iterator[str]:
         (b'{"prompt": "a", "seed": 1e400}', "seed"),
     ],
 )
-def test_400_a_body_that_cannot_be_read(gateway: str, content: bytes, words: str) -> None:
+def test_415_a_body_that_cannot_be_read(gateway: str, content: bytes, words: str) -> None:
     headers = {"Content-Type": "application/json"}
     response = httpx.post(gateway + PATH, content=content, headers=headers, timeout=TIMEOUT_S)
     error = check_error(response, 400)
@@ -107,7 +107,8 @@ def test_400_or_404_for_half_a_surrogate_pair(
 
 def test_400_a_body_of_another_type_is_told_which_it_must_be(gateway: str) -> None:
     response = httpx.post(gateway + PATH, data={"prompt": "a"}, timeout=TIMEOUT_S)  # as curl -d
-    assert "send 'Content-Type: application/json'" in check_error(response, 400)["message"]
+    error = check_error(response, 415, "unsupported_media_type")
+    assert "send 'Content-Type: application/json'" in error["message"]
 
 
 def test_404_and_405_are_error_objects(gateway: str) -> None:

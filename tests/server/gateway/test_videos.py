@@ -15,6 +15,7 @@ import openai
 import pytest
 from PIL import Image
 
+from tests.server.gateway.pictures import error_in
 from tests.server.tiny_entries import TinyServer
 from tests.tiny.media import draw_clip, draw_picture
 from triton_diffusers.client.files import read_frames
@@ -379,3 +380,36 @@ def test_a_model_that_makes_sound_with_its_video(url: str, tiny_server: TinyServ
         assert container.streams.video[0].average_rate == 25
     as_gif = wait(url, create(url, "ltx2", **made, size=None, output_format="gif"))
     assert "the model also made sound, which the video's file does not hold" in as_gif["notes"]
+
+
+def test_fps_is_the_rate_that_the_model_is_told(url: str) -> None:
+    size = {"size": "64x32", "num_frames": None}
+    job = wait(url, create(url, "ltx", seconds=0.45, fps=20, **size))
+    assert job["notes"][:2] == [
+        "fps: sent as frame_rate=20 too, which the model is told",
+        "seconds: 0.45 at 20 frames a second, sent as num_frames=9",
+    ]
+    assert job["seconds"] == "0.45"
+
+
+@pytest.mark.parametrize("path", ["videos", "videos/sync"])
+@pytest.mark.parametrize(
+    ("wrong", "param", "text"),
+    [
+        ({"foo": 1}, "foo", "Accepted:"),
+        ({"num_frame": 9}, "num_frame", "Did you mean 'num_frames'?"),
+        ({"prompt": None}, "prompt", "prompt is missing: 'wan' makes videos from a text"),
+    ],
+)
+def test_what_the_model_does_not_know_is_refused_before_it_is_queued(
+    url: str, path: str, wrong: dict[str, Any], param: str, text: str
+) -> None:
+    sent = {name: v for name, v in {**KITE, **wrong, "model": "wan"}.items() if v is not None}
+    error = error_in(httpx.post(f"{url}/v1/{path}", json=sent, timeout=TIMEOUT_S))
+    assert text in error["message"]
+    assert error["param"] == param or path == "videos/sync"
+
+
+def test_what_travels_in_extra_is_known(url: str) -> None:
+    job = wait(url, create(url, attention_kwargs={"scale": 1.0}))
+    assert job["status"] == "completed"
