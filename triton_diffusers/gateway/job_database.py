@@ -3,6 +3,8 @@
 
 import os
 import socket
+import sqlite3
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -96,8 +98,21 @@ def _open_sqlite(url: URL) -> Engine:
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # sqlite3 must not begin transactions of its own
-    connection.execute("PRAGMA journal_mode=WAL")
+    _change_to_wal(connection)
     connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _change_to_wal(connection: Any) -> None:
+    """Set the journal's mode; SQLite does not wait for it while another opens the file."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -243,10 +243,11 @@ def test_a_job_waits_while_its_model_is_loaded_again(
 
 
 def test_what_the_server_refuses_fails_with_its_words(tiny_gateway: str) -> None:
-    id = create(tiny_gateway, guidence_scale=3.0)
+    id = create(tiny_gateway, num_inference_steps=0)
     job = wait(tiny_gateway, id, "failed")
     assert job["error"]["code"] == "invalid_request_error"
-    assert "Did you mean 'guidance_scale'?" in job["error"]["message"]
+    assert "num_inference_steps" in job["error"]["message"]
+    assert "send a number of at least 1" in job["error"]["message"]
     assert job["completed_at"] >= job["created_at"]
     refused = httpx.get(f"{tiny_gateway}/v1/videos/{id}/content")
     assert refused.status_code == 409
