@@ -18,7 +18,7 @@ from triton_diffusers.errors import unknown
 
 PORTS = {"grpc": 8001, "http": 8000}
 
-FIXED = ("pipeline_class", "fps")
+FIXED = ("pipeline_class", "fps", "extra")
 """What an answer tells that does not change: for clients, not for a line about health."""
 
 
