@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from builder import console, load_options, repository
@@ -56,14 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.fail(str(error))
     except KeyboardInterrupt:
         console.fail("interrupted")
-    except ModuleNotFoundError as error:
-        console.fail(how_to_install(error, "runtime"))
     except BrokenPipeError:
         # the reader of a pipe went away; keep Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
+        if isinstance(error, ModuleNotFoundError) and find_spec("diffusers") is None:
+            console.fail(how_to_install(error, "runtime"))
+            return 1
         told = one_line(error)
         if isinstance(error, PermissionError) and error.filename:
             told = f"no permission to read or write '{error.filename}'"

@@ -224,8 +224,9 @@ class StepBatcher:
         for concatenate in dict.fromkeys(c for (c, _), agreed in plans.items() if agreed):
             try:
                 joined = _joined(group, concatenate)
-            except NotJoinableError:
-                return False  # these values, which others of the shape may not have
+            except NotJoinableError as error:  # of these values: others of the shape may join
+                self._tell(group, str(error))
+                return False
             agreed = plans.get((concatenate, joined.spread))
             if agreed is None:
                 return self._verify(plans, group)

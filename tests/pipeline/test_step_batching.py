@@ -258,6 +258,9 @@ def test_calls_that_cannot_be_joined_leave_those_that_can(batcher: StepBatcher) 
     assert batcher.forwards[2] == 1
     pair(1, 2)
     pair(1, 2)
+    assert [text.partition(": ")[2] for text in batcher.refused] == [
+        "2 calls are not joined: a tensor without batch differs"
+    ]
     pair(1, 1)
     assert batcher.forwards[2] == 2
 

@@ -94,6 +94,18 @@ def test_a_package_that_is_missing_is_told_with_what_to_install(package: str) ->
 
 
 @pytest.mark.parametrize(
+    "words", [["add-model", "Qwen/Qwen-Image", "--dry-run"], ["inspect", "demo"], ["check", "demo"]]
+)
+def test_a_command_that_needs_the_runtime_says_so(words: list[str]) -> None:
+    code = "import sys; sys.modules['diffusers'] = None; from builder.main import main; "
+    code += f"sys.exit(main({words!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "pip install '.[runtime]'" in done.stderr
+
+
+@pytest.mark.parametrize(
     "code",
     [
         "import triton_diffusers.gateway.app",

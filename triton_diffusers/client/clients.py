@@ -68,7 +68,8 @@ class DiffusersClient:
         flags and lists of them arrive exactly. Media: PIL images, uint8 arrays (H,W), (H,W,C),
         (N,H,W,C), float32 sound (samples), (channels, samples), paths, bytes, or a list. Any other
         keyword travels in `extra`.
-        timeout_s: for the whole call; None waits as long as the pipeline needs.
+        timeout_s: for the whole call; None waits as long as the pipeline needs. Of an entry that
+            streams, the server has two seconds more to end the stream.
         priority: of the requests that wait, lower ones run first.
         shared_memory: "auto" uses it beside the server for large tensors of known size; True
         insists; False never. shared_memory_bytes: the size of the output, if the caller knows it.

@@ -4,7 +4,7 @@
 tritonclient's generated stubs are used without its client classes: those share one stream a client,
 lose the status of streamed errors, and attach the callbacks of two threads to one call. A stream's
 errors are texts that start with their status: with the metadata `triton_grpc_error`, which is meant
-to end a stream with the status itself, two refusals at once crash tritonserver 2.51.
+to end a stream with the status itself, a few refusals crash tritonserver 2.51.
 """
 
 from typing import Any

@@ -159,10 +159,10 @@ def refuse_several(asked: Asked, reason: str) -> None:
 
 
 async def refuse_unknown(model: Model, asked: Asked) -> None:
-    """Refuse what a job's model will not know. Raises ApiError 400.
+    """Refuse what the model will not know, before a job waits for it. Raises ApiError 400.
 
     A field that is no input may be one of those that travel in `extra`, which the model tells; one
-    that does not answer now is asked when the job runs.
+    that does not answer now refuses by itself when the call runs.
     """
     unclear = [name for name in asked.keywords if name not in model.entry.inputs]
     if not unclear:

@@ -16,7 +16,13 @@ from triton_diffusers.client.files import format_of
 from triton_diffusers.client.request import build_inputs
 from triton_diffusers.contract import DRAWN_SEEDS, FPS, SEED, VIDEO_FORMATS
 from triton_diffusers.gateway.errors import from_client, invalid
-from triton_diffusers.gateway.fields import PROMPT, Asked, read_fields, refuse_several
+from triton_diffusers.gateway.fields import (
+    PROMPT,
+    Asked,
+    read_fields,
+    refuse_several,
+    refuse_unknown,
+)
 from triton_diffusers.gateway.media import read_media
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.settings import Settings
@@ -54,6 +60,7 @@ async def read_video_request(request: Request) -> VideoCall:
     seconds = await _set_length(model, asked)
     await _set_references(state.settings, model, asked)
     _check(model, asked)
+    await refuse_unknown(model, asked)
     return VideoCall(model, asked, seconds)
 
 

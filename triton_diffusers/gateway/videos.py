@@ -11,7 +11,7 @@ from triton_diffusers.contract import OUTPUT_FORMAT, SEED
 from triton_diffusers.gateway.calls import generate, until_gone
 from triton_diffusers.gateway.content import describe_in_headers, document_file, serve_file
 from triton_diffusers.gateway.errors import ApiError, invalid
-from triton_diffusers.gateway.fields import Asked, refuse_unknown
+from triton_diffusers.gateway.fields import Asked
 from triton_diffusers.gateway.job_store import COMPLETED, FAILED, Job, new_id
 from triton_diffusers.gateway.state import state_of
 from triton_diffusers.gateway.uploads import document
@@ -40,7 +40,6 @@ async def create(request: Request) -> Video:
     """Queue a video and answer with the job at once."""
     call = await read_video_request(request)
     model, asked = call.model, call.asked
-    await refuse_unknown(model, asked)
     draw_seed(model, asked)
     media = {n: asked.keywords.pop(n) for n in model.media_inputs if n in asked.keywords}
     prompt = asked.keywords.get("prompt")

@@ -407,7 +407,7 @@ def test_what_the_model_does_not_know_is_refused_before_it_is_queued(
     sent = {name: v for name, v in {**KITE, **wrong, "model": "wan"}.items() if v is not None}
     error = error_in(httpx.post(f"{url}/v1/{path}", json=sent, timeout=TIMEOUT_S))
     assert text in error["message"]
-    assert error["param"] == param or path == "videos/sync"
+    assert error["param"] == param
 
 
 def test_what_travels_in_extra_is_known(url: str) -> None:
