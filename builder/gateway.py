@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from builder.console import fail, say, warn
 from builder.installation import how_to_install
-from builder.ports import bind
+from builder.ports import bind, is_loopback
 from builder.tritonserver import LOOPBACK
 from triton_diffusers.errors import ConfigError, near_miss
 
@@ -69,11 +69,11 @@ def run(args: argparse.Namespace) -> int:
     _log(args.verbose)
     # before the database is opened: a refused start leaves nothing behind
     bound = bind(args.host, args.port, "HTTP", "--port")
-    if not settings.api_keys and settings.api_keys_file is None and not _is_local(args.host):
+    if not settings.api_keys and settings.api_keys_file is None and not is_loopback(args.host):
         warn(f"everybody who reaches {args.host} may call: no keys are set (--api-keys-file)")
     try:
         with bound, _signals_as_interrupt():
-            return _serve(_create(settings), settings, bound, args)
+            return _serve(_create(settings, is_loopback(args.host)), settings, bound, args)
     except KeyboardInterrupt:
         say("stopped")
         return 0
@@ -161,13 +161,13 @@ def _say_where(url: str, settings: "Settings") -> None:
     say(f"  Triton  {', '.join(settings.triton)}")
 
 
-def _create(settings: "Settings") -> "FastAPI":
+def _create(settings: "Settings", only_local: bool) -> "FastAPI":
     with _told_what_to_install():
         from triton_diffusers.client import DiffusersClientError
         from triton_diffusers.gateway import create_app
 
         try:
-            return create_app(settings)
+            return create_app(settings, only_local=only_local)
         except DiffusersClientError as error:
             raise ConfigError(f"--triton: {error}") from None
 
@@ -205,14 +205,19 @@ def _metavar(annotation: Any) -> str:
     return "TEXT[,TEXT...]" if "tuple" in str(annotation) else "TEXT"
 
 
-def _is_local(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
 def _log(verbose: bool) -> None:
     """Show what the gateway logs: servers that come and go, and what fails."""
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    logging.getLogger("uvicorn.access").addFilter(_without_query)
     logging.getLogger("triton_diffusers").setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def _without_query(record: logging.LogRecord) -> bool:
+    """Cut the query off the path of a line: a key may have been put there."""
+    if isinstance(record.args, tuple) and len(record.args) == 5:
+        client, method, path, *rest = record.args
+        record.args = (client, method, str(path).partition("?")[0], *rest)
+    return True
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NoReturn
 
 from builder import console, load_options, repository
@@ -200,6 +201,12 @@ def _serve(parser: Parser) -> None:
         default=300,
         metavar="S",
         help="what running requests have to finish at the end; default: %(default)s",
+    )
+    parser.add_argument(
+        "--admin-key-file",
+        type=Path,
+        metavar="FILE",
+        help="key of administrative calls (load, unload): read, or written where it is missing",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show the server's own log")
     parser.usage = "builder serve [NAME ...] [options] [-- TRITON OPTIONS]"

@@ -37,6 +37,11 @@ def choose_ports(host: str, wanted: Ports) -> Ports:
     return Ports(**chosen)
 
 
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches a host that a server listens on."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
 def _refuse_same(wanted: Ports) -> None:
     kinds: dict[int, str] = {}
     for kind, port in asdict(wanted).items():

@@ -29,6 +29,9 @@ class NoAnswerError(ServerError):
 class Transport(Protocol):
     """What a probe asks of a server. Raises NoAnswerError, or ServerError with Triton's words."""
 
+    lists_all: bool
+    """Whether `states` tells of models that are not ready, too."""
+
     def live(self) -> None:
         """Return when the server is live."""
 
@@ -67,7 +70,8 @@ def _loaded(states: Mapping[str, str]) -> list[str]:
 def _probe(server: Transport, name: str, states: Mapping[str, str]) -> str | None:
     """Probe one model, print its line; return why it is not well."""
     if not states.get(name):
-        return unknown("model", name, "the server", [n for n, state in states.items() if state])
+        told = unknown("model", name, "the server", [n for n, state in states.items() if state])
+        return told if server.lists_all else f"{told} A model that is loading is not listed here."
     if states[name] != "READY":
         return f"model '{name}' is not ready: {states[name]}"
     try:

@@ -13,11 +13,14 @@ from builder.installation import ServerError
 from builder.model_config import Config, blanks
 from builder.probe import NoAnswerError
 from builder.tritonserver import read_reason
+from triton_diffusers import admin_key
 from triton_diffusers.contract import INFO, PROBE, is_decoupled
 
 
 class Grpc:
     """Asks one server; everything together has to be done within `timeout_s`."""
+
+    lists_all = True
 
     def __init__(self, where: str, timeout_s: float) -> None:
         self._where = where
@@ -32,9 +35,17 @@ class Grpc:
         self._call("ServerLive", service_pb2.ServerLiveRequest())
 
     def states(self) -> dict[str, str]:
-        """Return the state of every model that the server knows, such as READY, or ''."""
-        index = self._call("RepositoryIndex", service_pb2.RepositoryIndexRequest())
-        return {model.name: model.state for model in index.models}
+        """Return each model's state; without the server's key only of those that are ready."""
+        try:
+            request = service_pb2.RepositoryIndexRequest()
+            index = self._call("RepositoryIndex", request, admin_key.metadata(self._where))
+            return {model.name: model.state for model in index.models}
+        except ServerError as error:
+            if not admin_key.is_refusal(str(error)):
+                raise
+        self.lists_all = False
+        told = self._call("ModelStatistics", service_pb2.ModelStatisticsRequest())
+        return {stats.name: "READY" for stats in told.model_stats}
 
     def config(self, name: str) -> Config:
         """Return the configuration of a loaded model."""
@@ -68,9 +79,9 @@ class Grpc:
             return response.infer_response
         raise ServerError("it closed the stream without an answer")
 
-    def _call(self, method: str, request: Any) -> Any:
+    def _call(self, method: str, request: Any, metadata: admin_key.Metadata = ()) -> Any:
         call = getattr(self._service, method)
-        return self._reach(method, lambda left_s: call(request, timeout=left_s))
+        return self._reach(method, lambda left_s: call(request, timeout=left_s, metadata=metadata))
 
     def _reach(self, what: str, call: Callable[[float], Any]) -> Any:
         left_s = self._deadline - time.monotonic()
@@ -81,7 +92,9 @@ class Grpc:
                 text = f"no answer from {self._where} to {what} within {self._timeout_s:g} s"
                 raise NoAnswerError(text) from None
             # once others were answered, it is the model's own word
-            if error.code() is grpc.StatusCode.UNAVAILABLE and what != "ModelInfer":
+            unavailable = error.code() is grpc.StatusCode.UNAVAILABLE
+            refused = admin_key.is_refusal(error.details() or "")
+            if unavailable and what != "ModelInfer" and not refused:
                 text = f"no tritonserver answers over gRPC at {self._where}: {error.details()}"
                 raise NoAnswerError(text) from None
             raise ServerError(read_reason(error.details() or str(error.code()))) from None

@@ -12,6 +12,7 @@ from builder.installation import ServerError
 from builder.model_config import Config, blanks
 from builder.probe import NoAnswerError
 from builder.tritonserver import read_reason
+from triton_diffusers import admin_key
 from triton_diffusers.contract import INFO, PROBE, is_decoupled
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -20,6 +21,8 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 class Http:
     """Asks one server; everything together has to be done within `timeout_s`."""
+
+    lists_all = True
 
     def __init__(self, where: str, timeout_s: float) -> None:
         self._where = where
@@ -31,9 +34,17 @@ class Http:
         self._send("GET", "health/live")
 
     def states(self) -> dict[str, str]:
-        """Return the state of every model that the server knows, such as READY, or ''."""
-        index = json.loads(self._send("POST", "repository/index", b"{}"))
-        return {model["name"]: model.get("state", "") for model in index}
+        """Return each model's state; without the server's key only of those that are ready."""
+        try:
+            key = admin_key.headers(self._where)
+            index = json.loads(self._send("POST", "repository/index", b"{}", key))
+            return {model["name"]: model.get("state", "") for model in index}
+        except ServerError as error:
+            if not admin_key.is_refusal(str(error)):
+                raise
+        self.lists_all = False
+        told = json.loads(self._send("GET", "models/stats"))
+        return {model["name"]: "READY" for model in told["model_stats"]}
 
     def config(self, name: str) -> Config:
         """Return the configuration of a loaded model."""

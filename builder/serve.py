@@ -14,9 +14,9 @@ from typing import Any
 from builder import installation, repository
 from builder.console import busy, fail, say, warn
 from builder.installation import ServerError
-from builder.ports import Ports, choose_ports
+from builder.ports import Ports, choose_ports, is_loopback
 from builder.revive import load, revive
-from builder.triton_options import refuse_owned
+from builder.triton_options import read_or_write_key, refuse_owned
 from builder.tritonserver import Server, start_server
 from builder.watch import Watch
 from triton_diffusers.errors import ConfigError
@@ -66,12 +66,18 @@ def run(args: argparse.Namespace) -> int:
     installation.find()
     # before the log: a refused start leaves none behind
     ports = choose_ports(args.host, Ports(args.http_port, args.grpc_port, args.metrics_port))
+    key = None if args.admin_key_file is None else read_or_write_key(args.admin_key_file)
+    if not is_loopback(args.host):
+        warn(
+            f"everybody who reaches {args.host} may call the models; a gateway with keys in front "
+            "decides who may (docs/operations.md)"
+        )
     log = None if args.verbose else _new_log()
     if log:
         say(f"server log: {log}")
     with StopSignals() as signals:
         try:
-            with _start(args, ports, log) as server:
+            with _start(args, ports, log, key) as server:
                 signals.server = server
                 return _serve_until_told(server, names)
         except KeyboardInterrupt:
@@ -111,7 +117,7 @@ def _serve(server: Server, names: list[str]) -> int:
     raise ServerError(f"tritonserver ended by itself with exit code {server.process.returncode}")
 
 
-def _start(args: argparse.Namespace, ports: Ports, log: Path | None) -> Server:
+def _start(args: argparse.Namespace, ports: Ports, log: Path | None, key: str | None) -> Server:
     with busy("starting tritonserver"):
         return start_server(
             Path(args.repository),
@@ -122,6 +128,7 @@ def _start(args: argparse.Namespace, ports: Ports, log: Path | None) -> Server:
             host=args.host,
             exit_timeout_s=args.exit_timeout,
             extra=args.triton_options,
+            key=key,
         )
 
 

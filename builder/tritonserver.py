@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +28,9 @@ from builder import installation, stopping, stubs
 from builder.installation import ServerError
 from builder.model_config import instances
 from builder.ports import Ports, choose_ports
-from builder.triton_options import refuse_owned
+from builder.triton_options import hide_key, refuse_owned, restricted
+from triton_diffusers import admin_key
+from triton_diffusers.contract import ADMIN_HEADER
 
 START_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 30
@@ -49,9 +52,12 @@ class Server:
         ports: Ports,
         log: Path | None,
         exit_timeout_s: float,
+        key: str,
     ) -> None:
         self.process = spawn()
         self.ports = ports
+        self.admin_key = key
+        """What administrative calls need."""
         self.log = log
         self.exit_timeout_s = exit_timeout_s
         self.unfinished: list[str] = []
@@ -184,6 +190,7 @@ class Server:
         try:
             self.unfinished = stopping.end(self)
         finally:
+            admin_key.remove_local(self.admin_key, self.ports.http, self.ports.grpc)
             shutil.rmtree(self._layout, ignore_errors=True)
             self._layout.with_name(f"{self._layout.name}-repository").unlink(missing_ok=True)
 
@@ -198,6 +205,7 @@ class Server:
 
     def _fetch(self, url: str, method: str, data: bytes | None, timeout_s: float) -> str:
         request = urllib.request.Request(url, data=data, method=method)
+        request.add_header(ADMIN_HEADER, self.admin_key)
         try:
             with _DIRECT.open(request, timeout=timeout_s) as response:
                 return str(response.read().decode())
@@ -233,14 +241,18 @@ def start_server(
     host: str = "127.0.0.1",
     extra: Sequence[str] = (),
     exit_timeout_s: int = EXIT_TIMEOUT_S,
+    key: str | None = None,
 ) -> Server:
     """Start a server, wait until it answers, load `models`; port 0 is a free one.
 
     log: file for the server's output, or None for our own stderr.
+    key: what administrative calls need; None: a new one, which only programs of the same user on
+    this machine can find.
     Raises ServerError when it does not start or a model does not load.
     """
     refuse_owned(extra)
     binary = installation.find()
+    key = key or admin_key.new_key()
     ports = choose_ports(host, Ports(http_port, grpc_port, metrics_port))
     layout = Path(tempfile.mkdtemp(prefix="triton-diffusers-"))
     command = [
@@ -254,11 +266,15 @@ def start_server(
         f"--metrics-port={ports.metrics}",
         # ours comes first: at its own one Triton may crash
         f"--exit-timeout-secs={exit_timeout_s + 60}",
+        *restricted(key),
         *extra,
     ]
     env = installation.environment(binary)
-    server = Server(lambda: _spawn(command, env, log), layout, host, ports, log, exit_timeout_s)
+    spawn = partial(_spawn, command, env, log)
+    server = Server(spawn, layout, host, ports, log, exit_timeout_s, key)
     try:
+        with suppress(OSError):  # without it, what needs the key does without
+            admin_key.leave_local(key, ports.http, ports.grpc)
         _wait_until_ready(server)
         for name in models:
             server.load(name)
@@ -322,3 +338,4 @@ def _wait_until_ready(server: Server) -> None:
         if time.monotonic() > deadline:
             raise ServerError(f"tritonserver did not answer within {START_TIMEOUT_S:.0f} s")
         time.sleep(0.02)
+    hide_key(server.pid, server.admin_key)

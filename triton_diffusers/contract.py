@@ -142,6 +142,9 @@ QUEUE_PRIORITY = "queue_priority"
 PROBE = "probe"
 """Request parameter: true asks only how the model is; answered at once, as `info`."""
 
+ADMIN_HEADER = "triton-diffusers-admin-key"
+"""Header with the key that tritonserver's administrative calls need under `builder serve`."""
+
 
 def is_decoupled(model_config: Mapping[str, Any]) -> bool:
     """Tell whether an entry's configuration, as JSON of Triton's, makes it answer streams only."""

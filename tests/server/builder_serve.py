@@ -12,13 +12,15 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from builder import stubs
+from triton_diffusers import admin_key
 
 TIMEOUT_S = 60
 WORKING = """
@@ -148,10 +150,16 @@ class Serving:
     def stubs(self) -> list[stubs.Stub]:
         return stubs.find(self.server_pid)
 
-    def ask(self, path: str, body: Any = None) -> tuple[int, str]:
+    def administer(self, path: str, body: Any = MappingProxyType({})) -> tuple[int, str]:
+        """Send an administrative call with the key that the server left for its own user."""
+        return self.ask(path, dict(body), admin_key.headers(self.http))
+
+    def ask(
+        self, path: str, body: Any = None, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[int, str]:
         """Send one HTTP request; a body makes it a POST."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://{self.http}/{path}", data=data)
+        request = urllib.request.Request(f"http://{self.http}/{path}", data, dict(headers))
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
                 return response.status, response.read().decode()

@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder.tritonserver import Server
 from tests.server.entries import add_entry, load_all
-from tests.server.wire import PROTOCOLS, connect, infer
+from tests.server.wire import PROTOCOLS, admin, connect, infer
 from tests.tiny import save
 
 pytest_plugins = ("tests.server.small_server",)
@@ -102,7 +102,7 @@ def test_without_a_fallback_the_entry_does_not_load(
     name = "attention-strict"
     _add(shared_folder, model, name, "SAGE_ATTN", "--attention-fallback", "error")
     with connect(served, protocol) as client, pytest.raises(InferenceServerException) as refused:
-        client.load_model(name)
+        client.load_model(name, headers=admin(served, protocol))
     text = str(refused.value.message())
     assert "attention_backend 'SAGE_ATTN' is not usable here" in text
     assert "set attention_fallback to native" in text

@@ -17,7 +17,7 @@ from builder.tritonserver import Server
 from tests.server.config_cases import CASES, ConfigCase
 from tests.server.entries import LOADS_AT_ONCE, add_entry
 from tests.server.spoiled import write_spoiled
-from tests.server.wire import PROTOCOLS, connect, infer
+from tests.server.wire import PROTOCOLS, admin, connect, infer
 
 pytest_plugins = ("tests.server.small_server",)
 
@@ -36,7 +36,7 @@ def refusals(small_server: Server, shared_folder: Path) -> Refusals:
         protocol, name = key
         with connect(small_server, protocol) as client:
             try:
-                client.load_model(name)
+                client.load_model(name, headers=admin(small_server, protocol))
             except InferenceServerException as error:
                 return str(error.message())
         return "loaded"

@@ -22,6 +22,8 @@ import tritonclient.grpc
 from PIL import Image
 
 from builder.tritonserver import start_server
+from tests.server.wire import admin
+from triton_diffusers.admin_key import SHARED_MEMORY_DIR
 from triton_diffusers.client import (
     AsyncDiffusersClient,
     Cancelled,
@@ -33,7 +35,7 @@ from triton_diffusers.client import (
     ServerBusy,
     ServerUnavailable,
 )
-from triton_diffusers.client.regions import PREFIX, SHARED_MEMORY_DIR
+from triton_diffusers.client.regions import PREFIX
 
 MODELS = Path(__file__).parent / "test_client_models"
 PROTOCOLS = ("grpc", "http")
@@ -104,7 +106,9 @@ def regions(server):
     triton = tritonclient.grpc.InferenceServerClient(server.grpc_url)
 
     def held():
-        status = triton.get_system_shared_memory_status(client_timeout=10).regions
+        status = triton.get_system_shared_memory_status(
+            headers=admin(server, "grpc"), client_timeout=10
+        ).regions
         return sorted({*status, *(p.name for p in SHARED_MEMORY_DIR.glob(PREFIX + "*"))})
 
     yield held
@@ -525,14 +529,15 @@ def test_a_killed_client_leaves_nothing_in_dev_shm(server, regions):
         process.kill()
     assert list(SHARED_MEMORY_DIR.glob(PREFIX + "*")) == []
     triton = tritonclient.grpc.InferenceServerClient(server.grpc_url)
-    wait_until(lambda: give_back(triton, regions()))
+    wait_until(lambda: give_back(server, triton, regions()))
     triton.close()
 
 
-def give_back(triton, names):
+def give_back(server, triton, names):
     for name in names:
         try:
-            triton.unregister_system_shared_memory(name, client_timeout=10)
+            headers = admin(server, "grpc")
+            triton.unregister_system_shared_memory(name, headers=headers, client_timeout=10)
         except tritonclient.grpc.InferenceServerException:
             return False
     return True

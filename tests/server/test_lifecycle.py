@@ -12,7 +12,7 @@ import pytest
 
 from builder.tritonserver import Server, start_server
 from tests.server.entries import Entry, write_entries
-from tests.server.wire import BUSY_STATUS, Pending, connect, infer, refusal
+from tests.server.wire import BUSY_STATUS, Pending, admin, connect, infer, refusal
 
 LOADS = 5
 ENTRY = {"shapes": Entry("ddpm", {"num_inference_steps": 2})}
@@ -65,7 +65,7 @@ def test_unload_finishes_what_runs(server: Server) -> None:
     with connect(server, "grpc") as client:
         pending = [Pending(client, "shapes", {"num_inference_steps": 200}) for _ in range(3)]
         time.sleep(0.2)
-        client.unload_model("shapes")
+        client.unload_model("shapes", headers=admin(server, "grpc"))
         assert [p.answer().as_numpy("images").shape for p in pending] == [(1, 16, 16, 3)] * 3
     assert _until(lambda: not server.stubs())
     with connect(server, "http") as client:

@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder.tritonserver import Server
 from tests.server.entries import add_entry, load_all
-from tests.server.wire import PROTOCOLS, connect, infer
+from tests.server.wire import PROTOCOLS, admin, connect, infer
 from tests.tiny import save
 
 pytest_plugins = ("tests.server.small_server",)
@@ -112,7 +112,7 @@ def test_what_the_cpu_cannot_do_is_a_load_error(
     options = ("--device", "cpu", "--quantization-config", json.dumps({"method": method}))
     add_entry(shared_folder / "repository", method, model, *options, "--force")
     with connect(served, protocol) as client, pytest.raises(InferenceServerException) as refused:
-        client.load_model(method)
+        client.load_model(method, headers=admin(served, protocol))
     text = str(refused.value.message())
     for word in REFUSED[method]:
         assert word in text

@@ -100,9 +100,11 @@ def test_a_dead_stub_is_noticed_and_its_model_reloaded(serve, repository):
 def test_unloading_and_reloading_through_the_api_is_no_death(serve, repository):
     serving = serve("--repository", repository)
     serving.wait_until_ready()
-    assert serving.ask("v2/repository/models/first/unload", {})[0] == 200
+    path = "v2/repository/models"
+    assert serving.ask(f"{path}/first/unload", {})[0] == 403
+    assert serving.administer(f"{path}/first/unload")[0] == 200
     wait_until(lambda: {stub.model for stub in serving.stubs()} == {"second"})
-    assert serving.ask("v2/repository/models/second/load", {})[0] == 200
+    assert serving.administer(f"{path}/second/load")[0] == 200
     time.sleep(3)
     serving.process.terminate()
     assert serving.wait() == 0

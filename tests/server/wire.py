@@ -17,6 +17,8 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from builder.tritonserver import Server
+from triton_diffusers import admin_key
+from triton_diffusers.contract import ADMIN_HEADER
 
 PROTOCOLS = ("http", "grpc")
 TIMEOUT_S = 60
@@ -41,6 +43,12 @@ def connect(server: Server, protocol: str) -> Iterator[Any]:
         yield client
     finally:
         client.close()
+
+
+def admin(server: Server, protocol: str) -> dict[str, str]:
+    """The header that administrative calls of plain tritonclient need."""
+    grpc = dict(admin_key.as_metadata(server.admin_key))
+    return {ADMIN_HEADER: server.admin_key} if protocol == "http" else grpc
 
 
 def as_array(value: Any) -> np.ndarray:

@@ -4,10 +4,11 @@ import os
 import numpy as np
 import pytest
 
+from triton_diffusers.admin_key import SHARED_MEMORY_DIR, is_local
 from triton_diffusers.client.address import read_address
 from triton_diffusers.client.entry import Entry
 from triton_diffusers.client.errors import InvalidRequest
-from triton_diffusers.client.regions import LARGE_BYTES, SHARED_MEMORY_DIR, Region, is_local, place
+from triton_diffusers.client.regions import LARGE_BYTES, Region, place
 from triton_diffusers.client.request import build_inputs
 from triton_diffusers.client.sizes import MAX_REMEMBERED, SizeMemory, plan_region
 from triton_diffusers.contract import EXTRA, IMAGES, OUTPUT_FORMAT, SEED, WIRE, Kind, Tensor

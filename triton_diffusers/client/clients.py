@@ -5,11 +5,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from triton_diffusers.admin_key import is_local
 from triton_diffusers.client.address import PORTS, Address, read_address
 from triton_diffusers.client.call import Preview, Progress
 from triton_diffusers.client.errors import InvalidRequest
 from triton_diffusers.client.progress_bar import shown
-from triton_diffusers.client.regions import is_local
 from triton_diffusers.client.result import Result
 from triton_diffusers.client.session import Options, Session, SharedMemory, Steps
 from triton_diffusers.client.transport_aio import AioTransport

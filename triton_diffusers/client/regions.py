@@ -12,20 +12,17 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from triton_diffusers.admin_key import SHARED_MEMORY_DIR
 from triton_diffusers.client.values import Array
 
-SHARED_MEMORY_DIR = Path("/dev/shm")
 PREFIX = "triton-diffusers-"
 ALIGNMENT = 64
 LARGE_BYTES = 4 << 20
 """Smaller tensors cost more to register than to send."""
-
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]", "::1", "unix")
 
 
 @dataclass(frozen=True)
@@ -82,10 +79,3 @@ def place(sizes: Mapping[str, int], start: int = 0) -> tuple[dict[str, Slot], in
         slots[name] = Slot(start, size)
         start += -(-size // ALIGNMENT) * ALIGNMENT
     return slots, start
-
-
-def is_local(url: str) -> bool:
-    """Tell whether a server's address is this machine, and this machine has /dev/shm."""
-    host = url.split("/")[0]
-    host = host.rpartition(":")[0] or host
-    return host in LOCAL_HOSTS and SHARED_MEMORY_DIR.is_dir()

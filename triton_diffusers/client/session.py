@@ -6,6 +6,7 @@ Every procedure is a generator of steps. A step is a function of the transport; 
 cleaning up stand here; waiting stands in the clients.
 """
 
+import logging
 import time
 from collections.abc import Callable, Generator, Mapping
 from collections.abc import Set as AbstractSet
@@ -16,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from triton_diffusers import admin_key
 from triton_diffusers.client.call import Call, Preview, Progress
 from triton_diffusers.client.entry import Entry
 from triton_diffusers.client.errors import (
@@ -31,6 +33,8 @@ from triton_diffusers.client.result import Result
 from triton_diffusers.client.sizes import SizeMemory, plan_region
 from triton_diffusers.client.values import NUMPY_DTYPES, Array
 from triton_diffusers.contract import INFO, OUTPUT_BASE64, PREVIEW_EVERY, Tensor
+
+LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Step = Callable[[Any], Any]
@@ -201,12 +205,13 @@ class Session:
             return None
         try:
             yield lambda transport: transport.register(region, QUESTION_TIMEOUT_S)
-        except PipelineError as error:  # INTERNAL: the server cannot open the file
-            self._no_shared_memory = f"the server refuses it: {error}"
-            if options.shared_memory is True:
-                raise ServerUnavailable(f"shared memory is not usable: {error}") from None
-            return None
-        except BaseException:
+        except BaseException as error:
+            if _is_refusal(error):
+                self._no_shared_memory = f"the server refuses it: {error}"
+                if options.shared_memory is True:
+                    raise ServerUnavailable(f"shared memory is not usable: {error}") from None
+                LOG.warning("shared memory is not used, large tensors take longer: %s", error)
+                return None
             self._leftovers.add(region.name)
             raise
         finally:
@@ -269,6 +274,13 @@ def _blank(tensor: Tensor) -> Array:
     shape = tuple(max(1, size) for size in tensor.dims)
     dtype = NUMPY_DTYPES[tensor.data_type]
     return np.full(shape, b"", dtype) if dtype == np.object_ else np.zeros(shape, dtype)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Tell whether the server will map no region: it cannot open the file, or wants its key."""
+    if isinstance(error, PipelineError):  # INTERNAL
+        return True
+    return isinstance(error, DiffusersClientError) and admin_key.is_refusal(error.message)
 
 
 def _unregister(name: str, transport: Any) -> Any:

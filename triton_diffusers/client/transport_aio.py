@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from triton_diffusers import admin_key
 from triton_diffusers.client.address import Address
 from triton_diffusers.client.call import Call
 from triton_diffusers.client.entry import Entry, read_entry
@@ -64,12 +65,12 @@ class AioTransport:
         request = service_pb2.SystemSharedMemoryRegisterRequest(
             name=region.name, key=region.key, byte_size=region.byte_size
         )
-        await self._wait(self._stub.SystemSharedMemoryRegister, request, timeout_s)
+        await self._wait(self._stub.SystemSharedMemoryRegister, request, timeout_s, admin=True)
 
     async def unregister(self, name: str, timeout_s: float) -> None:
         """Let the server unmap a region."""
         request = service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
-        await self._wait(self._stub.SystemSharedMemoryUnregister, request, timeout_s)
+        await self._wait(self._stub.SystemSharedMemoryUnregister, request, timeout_s, admin=True)
 
     def pause(self, seconds: float) -> Awaitable[None]:
         """Wait."""
@@ -80,9 +81,12 @@ class AioTransport:
         self._closed = True
         await self._channel.close()
 
-    async def _wait(self, method: Any, request: Any, timeout_s: float | None) -> Any:
+    async def _wait(
+        self, method: Any, request: Any, timeout_s: float | None, admin: bool = False
+    ) -> Any:
+        metadata = self._metadata + (admin_key.metadata(self._url) if admin else ())
         async with self._errors(timeout_s):
-            rpc = method(request, timeout=timeout_s, metadata=self._metadata)
+            rpc = method(request, timeout=timeout_s, metadata=metadata)
             async with _cancelling(rpc):
                 return await rpc
 

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from triton_diffusers import admin_key
 from triton_diffusers.client.address import Address
 from triton_diffusers.client.call import Call
 from triton_diffusers.client.entry import Entry, read_entry
@@ -62,12 +63,12 @@ class GrpcTransport:
         request = service_pb2.SystemSharedMemoryRegisterRequest(
             name=region.name, key=region.key, byte_size=region.byte_size
         )
-        self._wait(self._stub.SystemSharedMemoryRegister, request, timeout_s)
+        self._wait(self._stub.SystemSharedMemoryRegister, request, timeout_s, admin=True)
 
     def unregister(self, name: str, timeout_s: float) -> None:
         """Let the server unmap a region."""
         request = service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
-        self._wait(self._stub.SystemSharedMemoryUnregister, request, timeout_s)
+        self._wait(self._stub.SystemSharedMemoryUnregister, request, timeout_s, admin=True)
 
     def pause(self, seconds: float) -> None:
         """Wait."""
@@ -77,9 +78,10 @@ class GrpcTransport:
         """Close the channel; calls that still run are cancelled."""
         self._channel.close()
 
-    def _wait(self, method: Any, request: Any, timeout_s: float | None) -> Any:
+    def _wait(self, method: Any, request: Any, timeout_s: float | None, admin: bool = False) -> Any:
+        metadata = self._metadata + (admin_key.metadata(self._url) if admin else ())
         with _errors(timeout_s, self._url):
-            rpc = method.future(request, timeout=timeout_s, metadata=self._metadata)
+            rpc = method.future(request, timeout=timeout_s, metadata=metadata)
             with _cancelling(rpc):
                 return rpc.result()
 

@@ -10,13 +10,14 @@ import http.client
 import json
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from urllib.parse import quote
 
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2
 
+from triton_diffusers import admin_key
 from triton_diffusers.client.address import Address, other_protocol
 from triton_diffusers.client.call import Call
 from triton_diffusers.client.entry import Entry, read_entry
@@ -26,6 +27,7 @@ from triton_diffusers.client.regions import Region
 from triton_diffusers.client.values import Array
 
 CONNECT_TIMEOUT_S = 20.0
+NO_HEADERS: Mapping[str, str] = {}
 HEAD_LENGTH = "Inference-Header-Content-Length"
 
 
@@ -64,11 +66,14 @@ class HttpTransport:
         """Let the server map a region."""
         wanted = {"key": region.key, "offset": 0, "byte_size": region.byte_size}
         path = f"/systemsharedmemory/region/{region.name}/register"
-        self._exchange("POST", path, timeout_s, json.dumps(wanted).encode())
+        headers = admin_key.headers(self._address.url)
+        self._exchange("POST", path, timeout_s, json.dumps(wanted).encode(), headers=headers)
 
     def unregister(self, name: str, timeout_s: float) -> None:
         """Let the server unmap a region."""
-        self._send("POST", f"/systemsharedmemory/region/{name}/unregister", timeout_s, b"")
+        # also when closed
+        path = f"/systemsharedmemory/region/{name}/unregister"
+        self._send("POST", path, timeout_s, b"", headers=admin_key.headers(self._address.url))
 
     def pause(self, seconds: float) -> None:
         """Wait."""
@@ -79,18 +84,28 @@ class HttpTransport:
         self._closed = True
 
     def _exchange(
-        self, method: str, path: str, timeout_s: float | None, *parts: bytes
+        self,
+        method: str,
+        path: str,
+        timeout_s: float | None,
+        *parts: bytes,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> tuple[bytes, int | None]:
         """Send one request, unless the client is closed."""
         if self._closed:
             raise ServerUnavailable("the client is closed")
-        return self._send(method, path, timeout_s, *parts)
+        return self._send(method, path, timeout_s, *parts, headers=headers)
 
     def _send(
-        self, method: str, path: str, timeout_s: float | None, *parts: bytes
+        self,
+        method: str,
+        path: str,
+        timeout_s: float | None,
+        *parts: bytes,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> tuple[bytes, int | None]:
         """Send one request; return the response's body and the length of its JSON head."""
-        headers = {**self._address.headers, "Connection": "close"}
+        headers = {**headers, **self._address.headers, "Connection": "close"}
         if parts:
             headers["Content-Length"] = str(sum(map(len, parts)))
         if len(parts) > 1:

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from triton_diffusers import __version__
+from triton_diffusers import __version__, admin_key
 from triton_diffusers.client.address import read_address
 from triton_diffusers.gateway import (
     audio,
@@ -29,6 +29,7 @@ from triton_diffusers.gateway.jobs import Jobs, open_store
 from triton_diffusers.gateway.limits import Limits
 from triton_diffusers.gateway.metrics import Counted, Metrics
 from triton_diffusers.gateway.models import Models
+from triton_diffusers.gateway.origins import LOOPBACK_HOSTS, Origins
 from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.sizes import SizeMemory
 from triton_diffusers.gateway.state import State
@@ -41,20 +42,24 @@ FAILURES: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
+def create_app(settings: Settings | None = None, *, only_local: bool = False) -> FastAPI:
     """Make the app. settings: by default what TRITON_DIFFUSERS_GATEWAY_* variables say.
+
+    only_local: it listens on loopback, where nobody calls it by another name than settings allow.
 
     Raises ConfigError for a file of keys or a database that cannot be used, InvalidRequest for an
     address.
     """
     settings = settings or Settings()
+    if settings.triton_admin_key_file is not None:
+        admin_key.read_key_file(settings.triton_admin_key_file)  # refused at the start, not later
     addresses = [read_address(url, "grpc", False, None, None) for url in settings.triton]
     store, files = open_store(settings)
     counted = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        models = Models(addresses)
+        models = Models(addresses, settings.triton_admin_key_file)
         sizes = SizeMemory()
         jobs = Jobs(Context(settings, models, files, sizes), store)
         app.state.gateway = State(settings, models, jobs, sizes)
@@ -78,7 +83,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.metrics = counted
-    _add_middlewares(app, settings, counted)
+    _add_middlewares(app, settings, counted, only_local)
     errors.install(app)
     app.include_router(images.router)
     app.include_router(edits.router)
@@ -92,7 +97,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return app
 
 
-def _add_middlewares(app: FastAPI, settings: Settings, counted: Metrics) -> None:
+def _add_middlewares(app: FastAPI, settings: Settings, counted: Metrics, only_local: bool) -> None:
     """Add what a request passes before its endpoint; the last one added sees it first."""
     app.add_middleware(Limits, settings=settings)
     app.add_middleware(Auth, keys=settings_keys(settings))
@@ -105,5 +110,7 @@ def _add_middlewares(app: FastAPI, settings: Settings, counted: Metrics) -> None
             allow_headers=["*"],
             expose_headers=["*"],
         )
+    hosts = (*LOOPBACK_HOSTS, *settings.allow_host) if only_local or settings.allow_host else None
+    app.add_middleware(Origins, hosts=hosts, origins=settings.cors_origins)
     app.add_middleware(StrictHeaders)
     app.add_middleware(Counted, metrics=counted)

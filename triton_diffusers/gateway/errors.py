@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the gateway refuses or fails with, as OpenAI's error objects.
 
-400 bad input   401 no key   404 no such model or path   405 wrong method   408 slow body
-413 too large   429 and 503 with Retry-After: the gateway, the model's queue is full
+400 bad input   401 no key   403 another site's page   404 no such model or path
+405 wrong method   408 slow body   413 too large
+429 and 503 with Retry-After: the gateway, the model's queue is full
 499 the caller went away   500 the pipeline failed   502 no tritonserver   504 timed out
 """
 
@@ -87,6 +88,7 @@ def _shorten(text: str, longest: int) -> str:
 MEANINGS = {
     400: ("invalid_request_error", "the request as sent cannot be served; `param` names the field"),
     401: ("authentication_error", "no API key, or one that is not accepted"),
+    403: ("permission_error", "the request comes from another site's page, or for a foreign Host"),
     404: ("not_found_error", "no such model, job or path"),
     405: ("invalid_request_error", "another method is needed"),
     408: ("timeout_error", "the body came too slowly"),

@@ -85,10 +85,13 @@ def _open_sqlite(url: URL) -> Engine:
     file = Path(str(url.database))
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # SQLite's own files beside it take its mode
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+        with suppress(PermissionError):  # one that another user made
+            file.chmod(0o600)
     except OSError as error:
         raise ConfigError(
-            f"the folder of the jobs' database cannot be made: {error}. "
-            "Name another: database=sqlite:///FILE."
+            f"the jobs' database cannot be made: {error}. Name another: database=sqlite:///FILE."
         ) from None
     engine = create_engine(url, connect_args={"timeout": BUSY_S})
     event.listen(engine, "connect", _set_up_sqlite)

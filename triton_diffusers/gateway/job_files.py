@@ -7,12 +7,15 @@ from a request.
 """
 
 import logging
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from pathlib import Path
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from triton_diffusers.errors import ConfigError, one_line
 
@@ -47,7 +50,10 @@ class JobFiles:
     def __init__(self, url: str):
         try:
             self._store, self._folder = fsspec.core.url_to_fs(url)
-            self._store.makedirs(self._folder, exist_ok=True)
+            if isinstance(self._store, LocalFileSystem):
+                Path(self._folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+            else:
+                self._store.makedirs(self._folder, exist_ok=True)
         except (ImportError, ValueError, OSError) as error:
             raise ConfigError(
                 f"the jobs' files cannot be kept in {url}: {error}. "
@@ -58,12 +64,20 @@ class JobFiles:
         """Store a file. One that could not be written whole is removed."""
         try:
             with _told():
-                self._store.pipe_file(self._path(name), content)
+                self._put(self._path(name), content)
         except FileNotFoundError as error:  # the folder is gone
             raise FilesError(one_line(error)) from None
         except FilesError:
             self.remove(name)
             raise
+
+    def _put(self, path: str, content: bytes) -> None:
+        """Write a file; in a folder only its owner can read it."""
+        if not isinstance(self._store, LocalFileSystem):
+            self._store.pipe_file(path, content)
+            return
+        with open(path, "wb", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+            file.write(content)
 
     def read(self, name: str) -> bytes:
         """Return a whole file. Raises FileNotFoundError."""

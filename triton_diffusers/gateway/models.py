@@ -9,11 +9,13 @@ import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
+from triton_diffusers import admin_key
 from triton_diffusers.client import AsyncDiffusersClient
 from triton_diffusers.client.address import PORTS, Address
 from triton_diffusers.client.entry import Entry, read_entry
@@ -90,7 +92,7 @@ class Server:
     A task asks it again and again, so that no request waits for one that hangs.
     """
 
-    def __init__(self, address: Address):
+    def __init__(self, address: Address, admin_key_file: Path | None = None):
         self.url = address.url
         self.models: dict[str, Model] = {}
         """The loaded ones by name; while it does not answer, those that it had."""
@@ -98,6 +100,7 @@ class Server:
         self.down: str | None = "it has not answered yet"
         """Why it cannot be used, if it cannot."""
         self._ssl = address.ssl
+        self._admin_key_file = admin_key_file
         self._triton = triton.InferenceServerClient(
             address.url, ssl=address.ssl, channel_args=CHANNEL_OPTIONS
         )
@@ -142,8 +145,8 @@ class Server:
     async def _ask(self) -> None:
         asked_at = time.monotonic()
         try:
-            index = await self._triton.get_model_repository_index(client_timeout=ASK_S)
-            ready = [listed.name for listed in index.models if listed.state == "READY"]
+            states = await self._states()
+            ready = [name for name, state in states.items() if state == "READY"]
             configs = await asyncio.gather(*(self._config(name) for name in ready))
         except InferenceServerException as error:
             self._set_down(_reason(error_for(error.status(), error.message()).message))
@@ -151,9 +154,29 @@ class Server:
             LOG.exception("%s: its answer cannot be read", self.url)
             self._set_down(f"its answer cannot be read: {error}")
         else:
-            self.loading = frozenset(m.name for m in index.models if m.state == "LOADING")
+            self.loading = frozenset(n for n, state in states.items() if state == "LOADING")
             self._set_models([config for config in configs if config is not None])
         self._asked_at = asked_at
+
+    async def _states(self) -> dict[str, str]:
+        """Return each model's state; without the server's key only of those that are ready."""
+        try:
+            index = await self._triton.get_model_repository_index(
+                headers=dict(self._admin_metadata()), client_timeout=ASK_S
+            )
+            return {listed.name: listed.state for listed in index.models}
+        except InferenceServerException as error:
+            if not admin_key.is_refusal(error.message()):
+                raise
+        told = await self._triton.get_inference_statistics(client_timeout=ASK_S)
+        return {stats.name: "READY" for stats in told.model_stats}
+
+    def _admin_metadata(self) -> admin_key.Metadata:
+        """Return the key, as it is now: a server that was started again may have another one."""
+        file = self._admin_key_file
+        if file is None:
+            return admin_key.metadata(self.url)
+        return admin_key.as_metadata(admin_key.read_key_file(file))
 
     async def _config(self, name: str) -> Any:
         try:
@@ -188,8 +211,8 @@ class Server:
 class Models:
     """The models of all servers. Made inside a running event loop."""
 
-    def __init__(self, addresses: Sequence[Address]):
-        self.servers = [Server(address) for address in addresses]
+    def __init__(self, addresses: Sequence[Address], admin_key_file: Path | None = None):
+        self.servers = [Server(address, admin_key_file) for address in addresses]
         self._turn = 0
 
     async def all(self) -> list[Model]:

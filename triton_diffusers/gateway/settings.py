@@ -27,6 +27,11 @@ class Settings(BaseSettings):
         min_length=1,
         description="gRPC addresses of the tritonservers: HOST:PORT, or grpcs://HOST:PORT",
     )
+    triton_admin_key_file: Path | None = Field(
+        None,
+        description="the file that builder serve --admin-key-file has, for servers on other "
+        "machines: with it models that are loading are told from unknown ones",
+    )
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (), description="keys that callers may send as 'Authorization: Bearer KEY'; none: all may"
     )
@@ -49,6 +54,11 @@ class Settings(BaseSettings):
     )
     fetch_hosts: Listed = Field((), description="hosts that images may be fetched from; none")
     cors_origins: Listed = Field((), description="origins whose pages may call; none")
+    allow_host: Listed = Field(
+        (),
+        description="names besides localhost that the gateway may be called by; default: on "
+        "loopback none, else any",
+    )
     database: str | None = Field(
         None, description="URL of the jobs' database (sqlite:///FILE, postgresql://...)"
     )
@@ -68,7 +78,9 @@ class Settings(BaseSettings):
     )
     page: bool = Field(True, description="serve the page at /")
 
-    @field_validator("triton", "api_keys", "fetch_hosts", "cors_origins", mode="before")
+    @field_validator(
+        "triton", "api_keys", "fetch_hosts", "cors_origins", "allow_host", mode="before"
+    )
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):

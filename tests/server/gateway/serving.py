@@ -21,11 +21,12 @@ START_S = 30.0
 
 
 @contextmanager
-def serve_gateway(*triton: str, **settings: Any) -> Iterator[str]:
+def serve_gateway(*triton: str, only_local: bool = False, **settings: Any) -> Iterator[str]:
     """Serve the gateway in front of these tritonservers (gRPC addresses); yield its base URL."""
     with tempfile.TemporaryDirectory() as folder:
         places = {"database": f"sqlite:///{folder}/jobs.db", "files": folder}
-        with _serve(create_app(Settings(triton=triton, **places | settings))) as url:
+        app = create_app(Settings(triton=triton, **places | settings), only_local=only_local)
+        with _serve(app) as url:
             yield url
 
 

@@ -154,7 +154,11 @@ def test_secrets_come_from_the_environment_and_are_shown_nowhere(
         assert httpx.get(url, timeout=TIMEOUT_S).status_code == 401
         headers = {"Authorization": "Bearer secret-key"}
         assert httpx.get(url, headers=headers, timeout=TIMEOUT_S).status_code == 200
-        gateway.wait_for(r"GET /v1/models")  # --verbose
+        params = {"api_key": "query-key"}  # where no key belongs, but may be put
+        assert httpx.get(url, params=params, timeout=TIMEOUT_S).status_code == 401
+        gateway.wait_for(r"GET /v1/models HTTP/1.1\" 200")  # --verbose
+        gateway.wait_for(r"GET /v1/models HTTP/1.1\" 401")
+        assert "query-key" not in gateway.output
         line = Path(f"/proc/{gateway.process.pid}/cmdline").read_text()
         assert "secret-key" not in gateway.output + line
 

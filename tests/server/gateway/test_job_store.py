@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -231,6 +232,8 @@ def test_files_are_kept_in_a_folder_or_another_store(kind: str, tmp_path: Path) 
     name = f"{new_id()}-1.mp4"
     files.write(name, b"0123456789" * 200_000)
     assert files.size(name) == 2_000_000
+    if kind == "local":
+        assert stat.S_IMODE((tmp_path / "files" / name).stat().st_mode) == 0o600
     assert files.read(name)[:10] == b"0123456789"
     part = list(files.chunks(name, 5, 1_500_000))
     assert b"".join(part) == (b"0123456789" * 150_000)[5:]

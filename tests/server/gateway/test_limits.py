@@ -188,7 +188,7 @@ def test_only_heads_must_come_soon(demo_server: Server, monkeypatch: pytest.Monk
 def test_pages_of_other_hosts_may_not_call(gateway: str) -> None:
     headers = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
     response = httpx.options(gateway + PATH, headers=headers, timeout=TIMEOUT_S)
-    check_error(response, 405)
+    check_error(response, 403, "origin_not_allowed")
     assert not [name for name in response.headers if name.startswith("access-control")]
     response = httpx.get(f"{gateway}/v1/models", headers=headers, timeout=TIMEOUT_S)
     assert not [name for name in response.headers if name.startswith("access-control")]
