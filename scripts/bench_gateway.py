@@ -34,7 +34,7 @@ CALL_TIMEOUT_S = 600.0
 
 
 def bench_gateway(args: argparse.Namespace) -> int:
-    from builder.tritonserver import start_server
+    from builder.tritonserver.server import start_server
 
     os.environ["OMP_NUM_THREADS"] = "1"
     say_conditions(1)

@@ -54,7 +54,7 @@ class Served:
 @contextmanager
 def each(args: argparse.Namespace) -> Iterator[Iterator[tuple[str, Served]]]:
     """Return the kinds of entry, one after the other, each on a server started for it."""
-    from builder.tritonserver import start_server
+    from builder.tritonserver.server import start_server
 
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
     if unknown := set(args.entries or ()) - OPTIONS.keys():

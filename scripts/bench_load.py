@@ -215,7 +215,7 @@ def size_of(folder: Path) -> int:
 
 def bench_unload(args: argparse.Namespace) -> int:
     """Load and unload the demo again and again; what counts is the server's own memory."""
-    from builder.tritonserver import start_server
+    from builder.tritonserver.server import start_server
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:

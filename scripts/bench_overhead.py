@@ -46,7 +46,7 @@ VIDEO_CALL = {
 
 
 def bench_overhead(args: argparse.Namespace) -> int:
-    from builder.tritonserver import start_server
+    from builder.tritonserver.server import start_server
     from triton_diffusers.client import DiffusersClient
 
     with tempfile.TemporaryDirectory() as folder:

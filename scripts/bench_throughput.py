@@ -49,7 +49,7 @@ Measured = dict[str, list[float]]
 
 def bench_throughput(args: argparse.Namespace) -> int:
     """Compare a plain loop, one call with 8 prompts, other servers, and our kinds of entry."""
-    from builder.tritonserver import start_server
+    from builder.tritonserver.server import start_server
 
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
     say_conditions(args.threads)

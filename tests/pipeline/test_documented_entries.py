@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from builder.entry import parse_config, read_parameters
+from builder.entries.config_pbtxt import parse_config, read_parameters
 from tests.tiny import save
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from builder import stubs
+from builder.tritonserver import stubs
 
 TIMEOUT_S = 60
 WORKING = """

@@ -21,7 +21,7 @@ import pytest
 import tritonclient.grpc
 from PIL import Image
 
-from builder.tritonserver import start_server
+from builder.tritonserver.server import start_server
 from triton_diffusers.client import (
     AsyncDiffusersClient,
     Cancelled,

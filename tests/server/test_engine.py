@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.wire import (
     BUSY_STATUS,
     PROTOCOLS,

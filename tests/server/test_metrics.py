@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builder.tritonserver import Server, start_server
+from builder.tritonserver.server import Server, start_server
 from tests import tiny
 from tests.server.entries import SMALL, add_entry, load_all
 from tests.server.wire import PROTOCOLS, Pending, connect, infer, refusal

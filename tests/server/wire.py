@@ -16,7 +16,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 
 PROTOCOLS = ("http", "grpc")
 TIMEOUT_S = 60

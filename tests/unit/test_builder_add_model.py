@@ -329,12 +329,12 @@ def test_check_tells_what_only_a_load_can_tell(run, model, monkeypatch):
     words = ["--scheduler", "EulerDiscreteScheduler", "--enable-cpu-offload"]
     code, _, err = run("add-model", model, *words)
     assert (code, err) == (0, "")
-    monkeypatch.setattr("builder.check._has_gpu", lambda: False)
+    monkeypatch.setattr("builder.commands.check._has_gpu", lambda: False)
     code, out, err = run("check")
     assert code == 0
     assert out.endswith(f"{model} (tried at load: scheduler, enable_cpu_offload)\n")
     assert "'enable_cpu_offload' needs a GPU; this machine has none" in err
-    monkeypatch.setattr("builder.check._has_gpu", lambda: True)
+    monkeypatch.setattr("builder.commands.check._has_gpu", lambda: True)
     assert run("check")[2] == ""
 
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from builder import load_options
 from builder import main as builder
+from builder.commands import load_options
 from triton_diffusers.config import options
 from triton_diffusers.option_text import EXAMPLES, option_type, option_types, read_option
 
@@ -197,7 +197,7 @@ def test_an_unexpected_error_has_no_traceback(tmp_path, capsys, monkeypatch):
     def fail(args):
         raise RuntimeError("some\nthing")
 
-    monkeypatch.setattr("builder.list_models.run", fail)
+    monkeypatch.setattr("builder.commands.list_models.run", fail)
     monkeypatch.delenv(builder.DEBUG, raising=False)
     assert builder.main(["list"]) == 1
     assert capsys.readouterr().err.startswith("error: RuntimeError: some thing (")
@@ -210,7 +210,7 @@ def test_a_permission_that_is_missing_names_the_file(capsys, monkeypatch):
     def fail(args):
         raise PermissionError(13, "Permission denied", "/a/b")
 
-    monkeypatch.setattr("builder.list_models.run", fail)
+    monkeypatch.setattr("builder.commands.list_models.run", fail)
     monkeypatch.delenv(builder.DEBUG, raising=False)
     assert builder.main(["list"]) == 1
     assert "error: no permission to read or write '/a/b'" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from builder import console
-from builder.check import check_alone
+from builder.commands.check import check_alone
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.early_checks import check_early
 from triton_diffusers.errors import ConfigError
@@ -167,7 +167,7 @@ def test_what_needs_no_pipeline_is_told_first(options, message):
 
 def test_what_needs_no_pipeline_needs_no_import():
     code = (
-        "import sys; from builder.check import check_alone;"
+        "import sys; from builder.commands.check import check_alone;"
         "from triton_diffusers.config import ServeConfig;"
         "check_alone(ServeConfig(model='m', lora='x', quantization_config='int8', warmup='8x8'));"
         "print([n for n in ('torch', 'diffusers', 'transformers') if n in sys.modules])"

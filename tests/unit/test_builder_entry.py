@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builder.entry import (
+from builder.entries.config_pbtxt import (
     MODEL_PY,
     Entry,
     parse_config,

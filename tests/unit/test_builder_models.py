@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from builder import models
-from builder.generate import check_output, check_suffix, read_inputs
-from builder.inspect_model import Component, memory_estimate
+from builder.commands.generate import check_output, check_suffix, read_inputs
+from builder.commands.inspect_model import Component, memory_estimate
+from builder.entries import models
 from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.weight_files import Weights, read_component

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from builder import main as builder
-from builder import repository
-from builder.generate import check_output
+from builder.commands.generate import check_output
+from builder.entries import repository
 from triton_diffusers.errors import ConfigError
 
 CONFIG = 'name: "a"\nbackend: "python"\n'

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from builder import main as builder
-from builder import repository
-from builder.entry import MODEL_PY
+from builder.entries import repository
+from builder.entries.config_pbtxt import MODEL_PY
 from triton_diffusers.errors import ConfigError
 
 CONFIG = 'name: "a"\nbackend: "python"\n'

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from builder import installation, stubs
 from builder import main as builder
-from builder.installation import Binary, ServerError
-from builder.ports import Ports, choose_ports
-from builder.repository import write_entry
-from builder.serve import StopSignals, _serve
-from builder.triton_options import OWNED_OPTIONS, refuse_owned
-from builder.tritonserver import read_reason
+from builder.commands.serve import StopSignals, _serve
+from builder.entries.repository import write_entry
+from builder.tritonserver import installation, stubs
+from builder.tritonserver.installation import Binary, ServerError
+from builder.tritonserver.options import OWNED_OPTIONS, refuse_owned
+from builder.tritonserver.ports import Ports, choose_ports
+from builder.tritonserver.server import read_reason
 
 FAILED = "load failed for model 'a': version 1 is at UNAVAILABLE state: "
 TRACEBACK = "\n\nAt:\n  model.py(2): initialize\n"

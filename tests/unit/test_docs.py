@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from builder import main as builder
-from builder.entry import parse_config, read_parameters
+from builder.entries.config_pbtxt import parse_config, read_parameters
 from triton_diffusers import contract
 from triton_diffusers.config import ServeConfig, options
 from triton_diffusers.unsupported import UNSUPPORTED

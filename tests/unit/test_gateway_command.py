@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from builder import gateway
 from builder import main as builder
+from builder.commands import gateway
 from tests.unit.test_imports import HEAVY, _imported_by
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.gateway import Settings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.entry import MODEL_PY
+from builder.entries.config_pbtxt import MODEL_PY
 
 HEAVY = {"torch", "diffusers", "transformers"}
 CHECK = "import sys; print(*sorted({n.partition('.')[0] for n in sys.modules}))"
@@ -37,8 +37,8 @@ def _imported_by(code: str) -> set[str]:
         "triton_diffusers.outputs",
         "triton_diffusers.runner",
         "builder.main",
-        "builder.probe_grpc",
-        "builder.serve",
+        "builder.probes.grpc",
+        "builder.commands.serve",
     ],
 )
 def test_module_imports_no_torch(module: str) -> None:
@@ -46,7 +46,7 @@ def test_module_imports_no_torch(module: str) -> None:
 
 
 def test_a_probe_over_http_is_quick_to_import() -> None:
-    imported = _imported_by("import builder.probe_http, builder.main; builder.main.make_parser()")
+    imported = _imported_by("import builder.probes.http, builder.main; builder.main.make_parser()")
     assert not (HEAVY | {"numpy", "grpc", "tritonclient", "gevent", "rich"}) & imported
 
 

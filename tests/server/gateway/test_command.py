@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.calling import (
     LONG,
     check_error,

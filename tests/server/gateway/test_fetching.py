@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.pictures import error_in, file_of
 from tests.server.gateway.serving import serve_gateway
 from tests.server.gateway.test_edits import post

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.calling import (
     LONG,
     PATH,

@@ -8,10 +8,10 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from builder.installation import ServerError
-from builder.model_config import Config, blanks
-from builder.probe import NoAnswerError
-from builder.tritonserver import read_reason
+from builder.commands.probe import NoAnswerError
+from builder.tritonserver.installation import ServerError
+from builder.tritonserver.model_config import Config, blanks
+from builder.tritonserver.server import read_reason
 from triton_diffusers.contract import INFO, PROBE, is_decoupled
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))

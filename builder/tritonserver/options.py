@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from builder.installation import ServerError
+from builder.tritonserver.installation import ServerError
 
 OWNED_OPTIONS = {
     "model-repository": "--repository",

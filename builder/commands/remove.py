@@ -4,8 +4,8 @@
 import argparse
 from pathlib import Path
 
-from builder import repository
 from builder.console import say
+from builder.entries import repository
 
 
 def run(args: argparse.Namespace) -> int:

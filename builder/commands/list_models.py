@@ -4,9 +4,9 @@
 import argparse
 from pathlib import Path
 
-from builder import repository
 from builder.console import say
-from builder.entry import parse_config, read_parameters
+from builder.entries import repository
+from builder.entries.config_pbtxt import parse_config, read_parameters
 from triton_diffusers.errors import ConfigError, one_line
 
 

@@ -5,10 +5,16 @@ import argparse
 import shlex
 from pathlib import Path
 
-from builder import models, repository
-from builder.check import check_alone, check_config
+from builder.commands.check import check_alone, check_config
 from builder.console import busy, say, warn
-from builder.entry import MODEL_PY, Entry, parse_config, read_parameters, render_config
+from builder.entries import models, repository
+from builder.entries.config_pbtxt import (
+    MODEL_PY,
+    Entry,
+    parse_config,
+    read_parameters,
+    render_config,
+)
 from triton_diffusers.config import ServeConfig, options
 from triton_diffusers.contract import MEDIA
 from triton_diffusers.errors import ConfigError

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from builder.console import busy, fail, say, warn
-from builder.installation import ServerError
-from builder.tritonserver import Server
+from builder.tritonserver.installation import ServerError
+from builder.tritonserver.server import Server
 
 UNLOAD_TIMEOUT_S = 10.0
 WORK = re.compile(r"^triton_diffusers_(?:running|queue_length)\{(.*)\} (\S+)$", re.MULTILINE)

@@ -5,9 +5,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from builder import models, repository
 from builder.console import busy, say, warn
-from builder.entry import parse_config, read_parameters
+from builder.entries import models, repository
+from builder.entries.config_pbtxt import parse_config, read_parameters
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.errors import ConfigError
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from builder.console import fail, say
-from builder.installation import ServerError
-from builder.model_config import Config, answers_probes, instances
+from builder.tritonserver.installation import ServerError
+from builder.tritonserver.model_config import Config, answers_probes, instances
 from triton_diffusers.errors import unknown
 
 PORTS = {"grpc": 8001, "http": 8000}
@@ -113,10 +113,10 @@ def _connect(protocol: str, url: str | None, timeout_s: float) -> Transport:
     where = _address(url or "localhost", protocol)
     # gRPC takes longer to import than a whole probe over HTTP
     if protocol == "http":
-        from builder.probe_http import Http
+        from builder.probes.http import Http
 
         return Http(where, timeout_s)
-    from builder.probe_grpc import Grpc
+    from builder.probes.grpc import Grpc
 
     return Grpc(where, timeout_s)
 

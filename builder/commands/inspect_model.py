@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from builder import models, repository
-from builder.entry import parse_config, read_parameters
+from builder.entries import models, repository
+from builder.entries.config_pbtxt import parse_config, read_parameters
 from triton_diffusers.config import ServeConfig
 from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError

@@ -12,11 +12,11 @@ from contextlib import suppress
 from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 
-from builder import stubs
-from builder.installation import ServerError
+from builder.tritonserver import stubs
+from builder.tritonserver.installation import ServerError
 
 if TYPE_CHECKING:
-    from builder.tritonserver import Server
+    from builder.tritonserver.server import Server
 
 GRACE_S = 5.0
 """For answers that are on their way when the last model is done, and for Triton's own end."""

@@ -4,7 +4,7 @@
 import socket
 from dataclasses import asdict, dataclass
 
-from builder.installation import ServerError
+from builder.tritonserver.installation import ServerError
 
 BACKLOG = 2048
 """Connections that wait to be accepted."""

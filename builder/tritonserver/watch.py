@@ -4,9 +4,9 @@
 from collections import Counter
 from contextlib import suppress
 
-from builder.installation import ServerError
-from builder.stubs import Stub
-from builder.tritonserver import Server
+from builder.tritonserver.installation import ServerError
+from builder.tritonserver.server import Server
+from builder.tritonserver.stubs import Stub
 
 
 class Watch:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
 from builder.console import fail, say, warn
-from builder.installation import how_to_install
-from builder.ports import bind
-from builder.tritonserver import LOOPBACK
+from builder.tritonserver.installation import how_to_install
+from builder.tritonserver.ports import bind
+from builder.tritonserver.server import LOOPBACK
 from triton_diffusers.errors import ConfigError, near_miss
 
 if TYPE_CHECKING:

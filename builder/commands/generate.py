@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.console import say, warn
-from builder.installation import ServerError
+from builder.tritonserver.installation import ServerError
 from triton_diffusers.contract import (
     AUDIO_FORMATS,
     BYTES_SUFFIX,

@@ -9,10 +9,10 @@ import grpc
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from builder.installation import ServerError
-from builder.model_config import Config, blanks
-from builder.probe import NoAnswerError
-from builder.tritonserver import read_reason
+from builder.commands.probe import NoAnswerError
+from builder.tritonserver.installation import ServerError
+from builder.tritonserver.model_config import Config, blanks
+from builder.tritonserver.server import read_reason
 from triton_diffusers.contract import INFO, PROBE, is_decoupled
 
 

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from builder.entry import MODEL_PY
+from builder.entries.config_pbtxt import MODEL_PY
 from triton_diffusers.errors import ConfigError, unknown
 
 DEFAULT = "model_repository"

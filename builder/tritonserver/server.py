@@ -23,11 +23,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from builder import installation, stopping, stubs
-from builder.installation import ServerError
-from builder.model_config import instances
-from builder.ports import Ports, choose_ports
-from builder.triton_options import refuse_owned
+from builder.tritonserver import installation, stopping, stubs
+from builder.tritonserver.installation import ServerError
+from builder.tritonserver.model_config import instances
+from builder.tritonserver.options import refuse_owned
+from builder.tritonserver.ports import Ports, choose_ports
 
 START_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 30

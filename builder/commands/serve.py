@@ -11,14 +11,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from builder import installation, repository
 from builder.console import busy, fail, say, warn
-from builder.installation import ServerError
-from builder.ports import Ports, choose_ports
-from builder.revive import load, revive
-from builder.triton_options import refuse_owned
-from builder.tritonserver import Server, start_server
-from builder.watch import Watch
+from builder.entries import repository
+from builder.tritonserver import installation
+from builder.tritonserver.installation import ServerError
+from builder.tritonserver.options import refuse_owned
+from builder.tritonserver.ports import Ports, choose_ports
+from builder.tritonserver.revive import load, revive
+from builder.tritonserver.server import Server, start_server
+from builder.tritonserver.watch import Watch
 from triton_diffusers.errors import ConfigError
 
 POLL_S = 1.0
