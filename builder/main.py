@@ -15,8 +15,8 @@ from builder.commands import load_options
 from builder.entries import repository
 from builder.tritonserver.installation import ServerError, how_to_install
 from triton_diffusers import __version__
+from triton_diffusers.config.unsupported import refusal
 from triton_diffusers.errors import ConfigError, near_miss, one_line
-from triton_diffusers.unsupported import refusal
 
 ABOUT = """\
 Serve any Hugging Face diffusers pipeline on NVIDIA Triton.

@@ -18,7 +18,7 @@ OPTIONS = {
 
 def variants() -> list[str]:
     """Return the kinds of entry that this version can be told to be; say which it cannot."""
-    from triton_diffusers.config import options
+    from triton_diffusers.config.options import options
 
     known = {"serial", *(option.name for option in options())}
     for name in OPTIONS:

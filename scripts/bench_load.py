@@ -92,8 +92,8 @@ def in_fresh_process(how: str, dtype: str, folder: Path, threads: int) -> dict[s
 
 def measure(how: str, dtype: str, folder: Path) -> dict[str, float]:
     """Load once, after the imports that a load does by itself. Runs in a process of its own."""
-    from triton_diffusers.loading import load_pipeline
-    from triton_diffusers.pipeline_classes import import_diffusers
+    from triton_diffusers.loading.load import load_pipeline
+    from triton_diffusers.pipelines.classes import import_diffusers
 
     if how == "plain":  # imported here, and so without what our loader asks diffusers for
         import diffusers
@@ -101,8 +101,8 @@ def measure(how: str, dtype: str, folder: Path) -> dict[str, float]:
         diffusers = import_diffusers()
     import torch
 
-    from triton_diffusers.config import ServeConfig
-    from triton_diffusers.notices import quiet_loading
+    from triton_diffusers.config.options import ServeConfig
+    from triton_diffusers.pipelines.notices import quiet_loading
 
     cls: Any = diffusers.FluxPipeline
     import_classes(folder)
@@ -157,7 +157,7 @@ def memory(process: str = "self") -> dict[str, int]:
 @contextmanager
 def random_pipeline(parameters: int, dtype: str) -> Iterator[Path]:
     """Write a Flux pipeline of random weights in shards; removed afterwards."""
-    from triton_diffusers.host_memory import available_memory
+    from triton_diffusers.placement.host_memory import available_memory
 
     size = 2 * parameters
     with tempfile.TemporaryDirectory(prefix="bench-load-") as name:

@@ -19,14 +19,14 @@ sys.path.insert(0, str(ROOT))
 from builder.main import make_parser
 from scripts import docs_gateway
 from triton_diffusers import contract
-from triton_diffusers.attention_backends import BACKENDS, CHAINS
-from triton_diffusers.config import options
+from triton_diffusers.attention.backends import BACKENDS, CHAINS
+from triton_diffusers.config.options import options
+from triton_diffusers.config.text import option_types
+from triton_diffusers.config.unsupported import UNSUPPORTED
 from triton_diffusers.contract import WIRE, Kind, Tensor
-from triton_diffusers.metrics import FAMILIES, PREFIX
-from triton_diffusers.option_text import option_types
-from triton_diffusers.placement import PLACEMENTS
-from triton_diffusers.quantization_methods import METHODS
-from triton_diffusers.unsupported import UNSUPPORTED
+from triton_diffusers.placement.placement import PLACEMENTS
+from triton_diffusers.quantization.methods import METHODS
+from triton_diffusers.serving.metrics import FAMILIES, PREFIX
 
 PACKAGES = ("builder", "triton_diffusers")
 PART = re.compile(

@@ -3,9 +3,9 @@
 
 from typing import Any
 
-from triton_diffusers.config import ServeConfig
-from triton_diffusers.denoisers import denoisers
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
+from triton_diffusers.pipelines.denoisers import denoisers
 
 OFF, REGIONAL, FULL = "off", "regional", "full"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What files and packages tell about an entry's options before any weights load.
 
-Beside option_checks.py, which asks the pipeline class alone: these look into the model's folder,
+Beside loading/checks.py, which asks the pipeline class alone: these look into the model's folder,
 or import the libraries that quantize.
 """
 
@@ -9,12 +9,13 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from triton_diffusers import weight_files
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, unknown
-from triton_diffusers.load_kwargs import OPTION as LOAD_KWARGS
-from triton_diffusers.lora import Adapter, read_adapters
-from triton_diffusers.model_files import (
+from triton_diffusers.loading.arguments import OPTION as LOAD_KWARGS
+from triton_diffusers.loading.checks import components_of_model
+from triton_diffusers.lora.adapters import Adapter, read_adapters
+from triton_diffusers.pipelines import weight_files
+from triton_diffusers.pipelines.model_files import (
     component_classes,
     find_model,
     find_path,
@@ -22,9 +23,8 @@ from triton_diffusers.model_files import (
     is_single_file,
     read_index,
 )
-from triton_diffusers.option_checks import components_of_model
-from triton_diffusers.quantization_native import build_native
-from triton_diffusers.quantization_request import present, read_request
+from triton_diffusers.quantization.native import build_native
+from triton_diffusers.quantization.request import present, read_request
 
 DEVICE_MAPS = ("balanced", "cpu", "cuda")
 LORA_FILE = "pytorch_lora_weights"

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:

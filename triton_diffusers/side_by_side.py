@@ -4,8 +4,8 @@
 import inspect
 from typing import Any
 
-from triton_diffusers.denoisers import denoisers
-from triton_diffusers.stand_ins import pipelines_inside
+from triton_diffusers.pipelines.denoisers import denoisers
+from triton_diffusers.running.stand_ins import pipelines_inside
 
 CHANGES_DENOISER = ("set_attn_processor", "attn_processors", "enable_fuser")
 """Words of pipelines whose calls change modules that all calls share."""

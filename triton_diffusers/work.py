@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much work a call asks for: steps x megapixels x frames x outputs, in megapixel-steps.
 
-Each of these has a limit of its own (ranges.py); together they could still take days.
+Each of these has a limit of its own (calls/limits.py); together they could still take days.
 """
 
 import math
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import MEDIA, Kind
 from triton_diffusers.errors import RequestError
-from triton_diffusers.signature import Signature
+from triton_diffusers.pipelines.signature import Signature
 
 STEPS = "num_inference_steps"
 MORE_STEPS = re.compile(rf"^\w+_{STEPS}$|^steps$")

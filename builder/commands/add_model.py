@@ -15,10 +15,15 @@ from builder.entries.config_pbtxt import (
     read_parameters,
     render_config,
 )
-from triton_diffusers.config import ServeConfig, options
+from triton_diffusers.config.options import ServeConfig, options
 from triton_diffusers.contract import MEDIA
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.signature import Signature, entry_inputs, entry_outputs, read_signature
+from triton_diffusers.pipelines.signature import (
+    Signature,
+    entry_inputs,
+    entry_outputs,
+    read_signature,
+)
 
 PATH_OPTIONS: dict[str, tuple[str, ...]] = {
     "custom_pipeline": (),

@@ -8,7 +8,7 @@ from typing import Any
 from builder.console import busy, say, warn
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import parse_config, read_parameters
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 
 
@@ -40,8 +40,8 @@ def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
 
     Raises ConfigError for what stops it loading, with one argument for each wrong parameter.
     """
-    from triton_diffusers import entry_check
-    from triton_diffusers.warmup import tried_options
+    from triton_diffusers.loading import entry
+    from triton_diffusers.loading.warmup import tried_options
 
     where = str(folder / repository.CONFIG)
     message = parse_config(repository.read_config_text(folder), where)
@@ -50,7 +50,7 @@ def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
     config = written.lifted()
     check_alone(config)
     cls = models.find_class(config, folder)
-    problems = entry_check.check_entry(_as_dict(message), config, cls)
+    problems = entry.check_entry(_as_dict(message), config, cls)
     if problems:
         raise ConfigError(" ".join(problems))
     notes = written.given_twice() + check_config(config, cls, folder) + _lacks_gpu(config)
@@ -80,11 +80,11 @@ def check_alone(config: ServeConfig) -> None:
 
     `check_config` would find the same, some seconds later.
     """
-    from triton_diffusers.lora import read_adapters
-    from triton_diffusers.memory_options import check_memory_options
-    from triton_diffusers.placement import check_placement
-    from triton_diffusers.quantization_methods import read_method
-    from triton_diffusers.warmup import read_warmup
+    from triton_diffusers.loading.modules import check_memory_options
+    from triton_diffusers.loading.warmup import read_warmup
+    from triton_diffusers.lora.adapters import read_adapters
+    from triton_diffusers.placement.placement import check_placement
+    from triton_diffusers.quantization.methods import read_method
 
     # of the devices only an entry's own is known here
     check_placement(config, config.device or "")
@@ -102,8 +102,8 @@ def check_alone(config: ServeConfig) -> None:
 def check_config(config: ServeConfig, cls: type, folder: Path) -> list[str]:
     """Return warnings. Raises ConfigError for an option that the pipeline would refuse to load."""
     from triton_diffusers.early_checks import check_early
-    from triton_diffusers.option_checks import check_options
-    from triton_diffusers.signature import read_signature
+    from triton_diffusers.loading.checks import check_options
+    from triton_diffusers.pipelines.signature import read_signature
 
     _, notes = check_options(config, cls, read_signature(cls), folder)
     return notes + check_early(config, cls, folder)
@@ -111,7 +111,7 @@ def check_config(config: ServeConfig, cls: type, folder: Path) -> list[str]:
 
 def _lacks_gpu(config: ServeConfig) -> list[str]:
     """Return a warning for each option that needs a GPU where none is: the server may have one."""
-    from triton_diffusers.placement import choose_placement
+    from triton_diffusers.placement.placement import choose_placement
 
     placement = choose_placement(config)
     needing = [placement.option] if placement else []

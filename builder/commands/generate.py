@@ -90,7 +90,7 @@ def check_output(path: Path) -> Path:
 
 def check_suffix(path: Path, outputs: Iterable[str], model: str) -> None:
     """Refuse a suffix that does not fit what the model makes. outputs: the names of its outputs."""
-    from triton_diffusers.outputs import formats_of
+    from triton_diffusers.calls.outputs import formats_of
 
     formats = [*formats_of(tuple(outputs))[1:], "npy", "npz"]
     suffix = path.suffix.lower()[1:]

@@ -10,12 +10,12 @@ from typing import Any
 
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import parse_config, read_parameters
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.pipeline_classes import constructor_components
-from triton_diffusers.signature import entry_inputs, entry_outputs, read_signature
-from triton_diffusers.weight_files import Weights, read_component, read_files
+from triton_diffusers.pipelines.classes import constructor_components
+from triton_diffusers.pipelines.signature import entry_inputs, entry_outputs, read_signature
+from triton_diffusers.pipelines.weight_files import Weights, read_component, read_files
 
 GIB = 2**30
 NO_ENTRY = Path()
@@ -63,7 +63,7 @@ def read_components(cls: type, place: Path | None, config: ServeConfig) -> list[
         return [_as_configured(part, config) for part in parts]
     if place.is_file():
         return [Component(place.name, "checkpoint file", read_files(place))]
-    from triton_diffusers.model_files import component_classes, read_index
+    from triton_diffusers.pipelines.model_files import component_classes, read_index
 
     parts = [
         Component(name, text, read_component(place / name, config.variant))
@@ -132,7 +132,7 @@ def _model(model: str, folder: Path) -> str:
 
 def _local_place(config: ServeConfig, entry: Path) -> Path | None:
     """Return the folder or file with the weights: the model's own, or a folder of the hub cache."""
-    from triton_diffusers.model_files import INDEX, find_model
+    from triton_diffusers.pipelines.model_files import INDEX, find_model
 
     model = find_model(config, entry)
     if isinstance(model, Path):

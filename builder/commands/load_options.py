@@ -5,9 +5,9 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from triton_diffusers.config import options
+from triton_diffusers.config.options import options
+from triton_diffusers.config.text import option_type, option_types, read_option
 from triton_diffusers.errors import ConfigError, near_miss
-from triton_diffusers.option_text import option_type, option_types, read_option
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "weights": (

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from triton_diffusers.config import ServeConfig, options
+from triton_diffusers.config.options import ServeConfig, options
 from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from builder.console import busy
 from builder.known import KNOWN_MODELS
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, near_miss
 
 HUB = "https://huggingface.co"
@@ -25,7 +25,7 @@ def model_parameter(model: str, entry: Path) -> str:
 
     A folder inside the entry is written relative to it, so that the entry can be moved.
     """
-    from triton_diffusers.model_files import is_single_file
+    from triton_diffusers.pipelines.model_files import is_single_file
 
     folder = Path(model).expanduser()
     if not folder.is_dir() and not is_single_file(folder):
@@ -55,7 +55,7 @@ def _as_entry_names(path: Path, entry: Path) -> str:
 
 def default_name(model: str) -> str:
     """Return the last part of a hub id, folder or single file in lower case."""
-    from triton_diffusers.model_files import is_single_file
+    from triton_diffusers.pipelines.model_files import is_single_file
 
     path = Path(os.path.abspath(Path(model).expanduser()))
     return (path.stem if is_single_file(path) else path.name).lower()
@@ -63,7 +63,7 @@ def default_name(model: str) -> str:
 
 def find_class(config: ServeConfig, entry: Path) -> type:
     """Return the pipeline class, without network where the model is known by name."""
-    from triton_diffusers import model_files, pipeline_classes
+    from triton_diffusers.pipelines import classes, model_files
 
     hint = ""
     model = model_files.find_model(config, entry)
@@ -79,7 +79,7 @@ def find_class(config: ServeConfig, entry: Path) -> type:
         hint = near_known(config.model)
     with busy("importing diffusers"):
         try:
-            return pipeline_classes.find_pipeline_class(config, entry)
+            return classes.find_pipeline_class(config, entry)
         except ConfigError as error:
             raise ConfigError(f"{error}{hint}") from None
 
@@ -116,7 +116,7 @@ def diffusers_version() -> str:
 
 def _refuse_loose_files(folder: Path) -> None:
     """Raise ConfigError naming the checkpoints of a folder that is no pipeline's."""
-    from triton_diffusers.model_files import INDEX, is_single_file
+    from triton_diffusers.pipelines.model_files import INDEX, is_single_file
 
     files = sorted(f.name for f in folder.iterdir() if is_single_file(f))
     if files and not (folder / INDEX).is_file():
@@ -128,7 +128,7 @@ def _refuse_loose_files(folder: Path) -> None:
 
 
 def _refuse_path(model: str, folder: Path) -> None:
-    from triton_diffusers.model_files import SINGLE_FILE, is_single_file
+    from triton_diffusers.pipelines.model_files import SINGLE_FILE, is_single_file
 
     if folder.exists():
         raise ConfigError(

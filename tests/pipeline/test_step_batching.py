@@ -13,15 +13,15 @@ import torch
 
 from tests.pipeline.loaded import call_inputs, load_tiny
 from tests.tiny import TINY
-from triton_diffusers.call import read_call
-from triton_diffusers.denoisers import text_encoders
+from triton_diffusers.calls.arguments import read_call
 from triton_diffusers.errors import CancelledError, ConfigError
-from triton_diffusers.loading import LoadedPipeline
-from triton_diffusers.notices import collected
-from triton_diffusers.progress import isolate
-from triton_diffusers.runner import run_call
+from triton_diffusers.loading.load import LoadedPipeline
+from triton_diffusers.pipelines.denoisers import text_encoders
+from triton_diffusers.pipelines.isolation import isolate
+from triton_diffusers.pipelines.notices import collected
+from triton_diffusers.running.run import run_call
+from triton_diffusers.running.step_batching import Lane, StepBatcher
 from triton_diffusers.side_by_side import why_not
-from triton_diffusers.step_batching import Lane, StepBatcher
 
 CALLS = 4
 KINDS = (

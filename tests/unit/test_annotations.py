@@ -10,7 +10,7 @@ from typing import Any, Literal, Optional, Union
 import pytest
 
 from tests.unit.made_up import Image, Task, Tensor
-from triton_diffusers.annotations import read
+from triton_diffusers.pipelines.annotations import read
 
 SCOPE = {"Image": Image, "Tensor": Tensor, "Task": Task}
 OPTIONAL_TEXTS = (

@@ -7,14 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from triton_diffusers.attention import (
-    ENVIRONMENT,
-    check_attention,
-    check_environment,
-    choose_attention,
-    platform_of,
-)
-from triton_diffusers.attention_backends import (
+from triton_diffusers.attention.backends import (
     AUTO,
     BACKENDS,
     CHAINS,
@@ -23,10 +16,17 @@ from triton_diffusers.attention_backends import (
     Backend,
     chain,
 )
-from triton_diffusers.attention_probe import NATIVE, Tolerance
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.attention.choice import (
+    ENVIRONMENT,
+    check_attention,
+    check_environment,
+    choose_attention,
+    platform_of,
+)
+from triton_diffusers.attention.probe import NATIVE, Tolerance
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.signature import Signature
+from triton_diffusers.pipelines.signature import Signature
 
 PLATFORMS = ("cuda", "rocm", "xpu", "npu", "xla", "cpu", "mps")
 NAMES = (*CHAINS, *BACKENDS)

@@ -10,8 +10,8 @@ import pytest
 
 from builder import main as builder
 from builder.commands import load_options
-from triton_diffusers.config import options
-from triton_diffusers.option_text import EXAMPLES, option_type, option_types, read_option
+from triton_diffusers.config.options import options
+from triton_diffusers.config.text import EXAMPLES, option_type, option_types, read_option
 
 COMMANDS = ("add-model", "inspect", "check", "list", "remove", "serve", "probe", "generate")
 LOAD_OPTIONS = [o for o in options() if o.name not in load_options.WRITTEN_BY_US]

@@ -12,10 +12,10 @@ import pytest
 
 from builder import console
 from builder.commands.check import check_alone
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.early_checks import check_early
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.pipeline_classes import pipeline_class_named
+from triton_diffusers.pipelines.classes import pipeline_class_named
 
 SD = {
     "_class_name": "StableDiffusionPipeline",
@@ -168,7 +168,7 @@ def test_what_needs_no_pipeline_is_told_first(options, message):
 def test_what_needs_no_pipeline_needs_no_import():
     code = (
         "import sys; from builder.commands.check import check_alone;"
-        "from triton_diffusers.config import ServeConfig;"
+        "from triton_diffusers.config.options import ServeConfig;"
         "check_alone(ServeConfig(model='m', lora='x', quantization_config='int8', warmup='8x8'));"
         "print([n for n in ('torch', 'diffusers', 'transformers') if n in sys.modules])"
     )

@@ -16,10 +16,10 @@ from builder.entries.config_pbtxt import (
     read_tensors,
     render_config,
 )
-from triton_diffusers.config import ServeConfig, options
+from triton_diffusers.config.options import ServeConfig, options
+from triton_diffusers.config.text import option_type
 from triton_diffusers.contract import EXTRA, IMAGES, SEED, Tensor
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.option_text import option_type
 
 AWKWARD = [
     "plain",

@@ -13,7 +13,7 @@ from builder.commands.inspect_model import Component, memory_estimate
 from builder.entries import models
 from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.weight_files import Weights, read_component
+from triton_diffusers.pipelines.weight_files import Weights, read_component
 
 ACCEPTED = {
     t.name: t

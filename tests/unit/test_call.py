@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.unit.made_up import ClipPipeline, loaded
-from triton_diffusers.call import Call, read_call, read_priority, refuse_parameters
-from triton_diffusers.config import options
+from triton_diffusers.calls.arguments import Call, read_call, read_priority, refuse_parameters
+from triton_diffusers.config.options import options
 from triton_diffusers.errors import RequestError
 
 PICTURE = np.zeros((1, 4, 6, 3), np.uint8)

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from triton_diffusers.client import DiffusersClientError, Result
-from triton_diffusers.client.files import format_of, read_frames, read_sound
 from triton_diffusers.client.media import file_array
+from triton_diffusers.client.saving import format_of, read_frames, read_sound
 
 
 def noise(*shape: int) -> np.ndarray:

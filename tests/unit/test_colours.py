@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triton_diffusers.colours import (
+from triton_diffusers.previews.colours import (
     MIN_SCORE,
     ColourMap,
     Grid,

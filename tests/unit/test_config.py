@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from triton_diffusers.config import ServeConfig, options
+from triton_diffusers.config.options import ServeConfig, options
+from triton_diffusers.config.text import option_type, read_option
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.option_text import option_type, read_option
 
 VALUES: dict[type, Any] = {
     str: "a text",

@@ -13,9 +13,9 @@ import pytest
 from builder import main as builder
 from builder.entries.config_pbtxt import parse_config, read_parameters
 from triton_diffusers import contract
-from triton_diffusers.config import ServeConfig, options
-from triton_diffusers.unsupported import UNSUPPORTED
-from triton_diffusers.warmup import DEFAULT, NONE, read_warmup
+from triton_diffusers.config.options import ServeConfig, options
+from triton_diffusers.config.unsupported import UNSUPPORTED
+from triton_diffusers.loading.warmup import DEFAULT, NONE, read_warmup
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from triton_diffusers import engine as engine_module
-from triton_diffusers import loops
-from triton_diffusers.deadline import Deadline
-from triton_diffusers.engine import Engine
+from triton_diffusers.engine import engine as engine_module
+from triton_diffusers.engine import loops
+from triton_diffusers.engine.deadline import Deadline
+from triton_diffusers.engine.engine import Engine
+from triton_diffusers.engine.jobs import Running
+from triton_diffusers.engine.loops import one_run_at_a_time
 from triton_diffusers.errors import BusyError, CancelledError
-from triton_diffusers.jobs import Running
-from triton_diffusers.loops import one_run_at_a_time
 
 WAIT_S = 20
 

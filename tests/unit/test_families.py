@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from triton_diffusers import families
-from triton_diffusers.config import ServeConfig, options
+from triton_diffusers.config.options import ServeConfig, options
 from triton_diffusers.families import Family
 
 OPTIONS = {option.name for option in options()}

@@ -10,14 +10,14 @@ import pytest
 
 from tests.unit.test_weight_files import write_safetensors
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.host_memory import (
+from triton_diffusers.pipelines.weight_files import Weights
+from triton_diffusers.placement.host_memory import (
     HostBytes,
     available_memory,
     check_host_memory,
     split,
     weights_of,
 )
-from triton_diffusers.weight_files import Weights
 
 GIB = 2**30
 INDEX: dict[str, Any] = {

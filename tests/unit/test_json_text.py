@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from triton_diffusers.json_text import read_json_object
+from triton_diffusers.config.json_text import read_json_object
 
 
 @pytest.mark.parametrize(

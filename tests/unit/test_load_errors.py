@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.hub_errors import chain
-from triton_diffusers.load_errors import component_of, explain_load, forget
+from triton_diffusers.loading.errors import component_of, explain_load, forget
 
 CONFIG = ServeConfig(model="Qwen/Qwen-Image")
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from builder import main as builder
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
+from triton_diffusers.config.unsupported import UNSUPPORTED
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.lora import Adapter, read_adapters
-from triton_diffusers.memory_options import check_memory_options
-from triton_diffusers.placement import PLACEMENTS, check_placement, choose_placement
-from triton_diffusers.unsupported import UNSUPPORTED
-from triton_diffusers.warmup import read_warmup
+from triton_diffusers.loading.modules import check_memory_options
+from triton_diffusers.loading.warmup import read_warmup
+from triton_diffusers.lora.adapters import Adapter, read_adapters
+from triton_diffusers.placement.placement import PLACEMENTS, check_placement, choose_placement
 
 ON: dict[str, Any] = {
     "enable_cpu_offload": True,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from triton_diffusers import load_progress
-from triton_diffusers.load_progress import (
+from triton_diffusers.loading import progress as load_progress
+from triton_diffusers.loading.progress import (
     download_progress,
     filled_bytes,
     loading_progress,

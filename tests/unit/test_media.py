@@ -14,15 +14,15 @@ import pytest
 from PIL import Image
 
 from tests.server import broken_files as files
-from triton_diffusers.encoding import Sound, encode_audio, encode_image, encode_video
 from triton_diffusers.errors import RequestError
-from triton_diffusers.media import (
+from triton_diffusers.media.decode import (
     Limits,
     decode_audio,
     decode_image,
     decode_video,
     read_file,
 )
+from triton_diffusers.media.encode import Sound, encode_audio, encode_image, encode_video
 
 LIMITS = Limits(
     max_pixels=4096, max_pixels_in_all=16_384, max_bytes=2**20, max_frames=12, max_audio_s=5

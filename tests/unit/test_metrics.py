@@ -17,8 +17,7 @@ from triton_diffusers.errors import (
     StuckError,
     TimedOutError,
 )
-from triton_diffusers.metrics import FAMILIES, counts, observations
-from triton_diffusers.record import (
+from triton_diffusers.running.record import (
     ALL_OUTCOMES,
     STAGES,
     Record,
@@ -27,6 +26,7 @@ from triton_diffusers.record import (
     outcome_of,
     whole_numbers,
 )
+from triton_diffusers.serving.metrics import FAMILIES, counts, observations
 
 PARTS = {"encode_prompt": 1.0, "denoise": 2.0, "decode_latents": 3.0}
 SERVED = Record(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from triton_diffusers.calls.outputs import OutputOptions, formats_of, to_wire, waveforms
 from triton_diffusers.contract import (
     AUDIO,
     AUDIOS,
@@ -23,7 +24,6 @@ from triton_diffusers.contract import (
     Tensor,
 )
 from triton_diffusers.errors import RequestError
-from triton_diffusers.outputs import OutputOptions, formats_of, to_wire, waveforms
 
 RNG = np.random.default_rng(0)
 FLOATS = RNG.uniform(0, 1, (2, 4, 6, 3)).astype(np.float32)

@@ -158,7 +158,7 @@ def test_the_wheel_holds_both_packages_whole_and_nothing_else(wheel):
         for pattern in ("*.py", "py.typed")
         for path in (ROOT / package).rglob(pattern)
     }
-    page = (ROOT / "triton_diffusers" / "gateway" / "page").iterdir()
+    page = (ROOT / "triton_diffusers" / "gateway" / "static").iterdir()
     assert names == expected | {str(path.relative_to(ROOT)) for path in page}
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from triton_diffusers.errors import CancelledError
-from triton_diffusers.progress import StepBar
+from triton_diffusers.pipelines.isolation import StepBar
 
 Steps = list[tuple[int, int]]
 

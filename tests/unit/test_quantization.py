@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from triton_diffusers import denoisers
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.quantization import check_quantization
-from triton_diffusers.quantization_methods import DENOISERS, METHODS, REFUSED, Method
+from triton_diffusers.pipelines import denoisers
+from triton_diffusers.quantization.methods import DENOISERS, METHODS, REFUSED, Method
+from triton_diffusers.quantization.plan import check_quantization
 
 FLUX = {"transformer": "FluxTransformer2DModel", "vae": "AutoencoderKL", "scheduler": "Scheduler"}
 TORCHAO = {"quant_method": "torchao", "quant_type": "Int8WeightOnlyConfig"}
@@ -204,8 +204,8 @@ def test_nothing_asked_is_nothing_checked() -> None:
 def test_checking_imports_neither_torch_nor_torchao() -> None:
     code = (
         "import sys\n"
-        "from triton_diffusers.config import ServeConfig\n"
-        "from triton_diffusers.quantization import check_quantization\n"
+        "from triton_diffusers.config.options import ServeConfig\n"
+        "from triton_diffusers.quantization.plan import check_quantization\n"
         "config = ServeConfig(model='m', quantization_config='int8')\n"
         "check_quantization(config, {'unet': 'UNet2DModel'}, 'DDPMPipeline')\n"
         "print(sorted({'torch', 'torchao', 'diffusers', 'transformers'} & set(sys.modules)))"

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from triton_diffusers.config import ServeConfig, options
+from triton_diffusers.calls.limits import LIMITS, check_area, check_ranges
+from triton_diffusers.config.options import ServeConfig, options
 from triton_diffusers.errors import RequestError
-from triton_diffusers.ranges import LIMITS, check_area, check_ranges
 
 CONFIG = ServeConfig(model="m")
 NAMES = {option.name for option in options()}

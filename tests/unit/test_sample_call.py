@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.made_up import ClipPipeline, PicturePipeline
-from triton_diffusers.errors import ConfigError
-from triton_diffusers.sample_call import (
+from triton_diffusers.calls.sample import (
     FEW_STEPS,
     PROMPT,
     SIDES,
@@ -19,7 +18,8 @@ from triton_diffusers.sample_call import (
     sample_kwargs,
     samples,
 )
-from triton_diffusers.signature import read_signature
+from triton_diffusers.errors import ConfigError
+from triton_diffusers.pipelines.signature import read_signature
 
 PICTURES = read_signature(PicturePipeline)
 CLIPS = read_signature(ClipPipeline)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triton_diffusers.shared_memory import MARGIN, Room, free_bytes, size_of
+from triton_diffusers.serving.shared_memory import MARGIN, Room, free_bytes, size_of
 
 MB = 2**20
 ANSWER = {"images": np.zeros((4, MB), np.uint8)}

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.made_up import ClipPipeline, PicturePipeline, Tensor
 from triton_diffusers.contract import MEDIA, OWN_INPUTS, OWN_OUTPUTS, WIRE, Kind
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.signature import entry_inputs, entry_outputs, read_signature
+from triton_diffusers.pipelines.signature import entry_inputs, entry_outputs, read_signature
 
 KINDS = {
     "prompt": Kind.TEXT,

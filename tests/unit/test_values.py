@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from tests.unit.made_up import Task, loaded
+from triton_diffusers.calls.values import json_object, pictures_of, read_media, value_of
 from triton_diffusers.errors import RequestError
-from triton_diffusers.signature import Parameter
-from triton_diffusers.values import json_object, pictures_of, read_media, value_of
+from triton_diffusers.pipelines.signature import Parameter
 
 SIGNATURE = loaded().signature
 CONFIG = loaded(max_input_pixels=10_000, max_input_pixels_in_all=15_000, max_prompt_chars=50).config

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from triton_diffusers.weight_files import Weights, choose_files, read_component, variants
+from triton_diffusers.pipelines.weight_files import Weights, choose_files, read_component, variants
 
 
 def write_safetensors(path: Path, **tensors: tuple[str, list[int]]) -> None:

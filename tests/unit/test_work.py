@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from tests.unit.made_up import ClipPipeline, PicturePipeline
-from triton_diffusers.call_kwargs import check_call_kwargs
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.calls.defaults import check_call_kwargs
+from triton_diffusers.calls.limits import check_area, check_ranges
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, RequestError
-from triton_diffusers.ranges import check_area, check_ranges
-from triton_diffusers.signature import read_signature
+from triton_diffusers.pipelines.signature import read_signature
 from triton_diffusers.work import SMALL_SIZE, USUAL_SIZE, Work, check_work, read_work
 
 CONFIG = ServeConfig(model="m")

@@ -12,9 +12,9 @@ from triton_diffusers.client.progress_bar import shown
 from triton_diffusers.client.regions import is_local
 from triton_diffusers.client.result import Result
 from triton_diffusers.client.session import Options, Session, SharedMemory, Steps
-from triton_diffusers.client.transport_aio import AioTransport
-from triton_diffusers.client.transport_grpc import GrpcTransport
-from triton_diffusers.client.transport_http import HttpTransport
+from triton_diffusers.client.transports.aio import AioTransport
+from triton_diffusers.client.transports.grpc import GrpcTransport
+from triton_diffusers.client.transports.http import HttpTransport
 from triton_diffusers.contract import Tensor
 
 T = TypeVar("T")

@@ -10,29 +10,21 @@ from starlette.middleware.cors import CORSMiddleware
 
 from triton_diffusers import __version__
 from triton_diffusers.client.address import read_address
-from triton_diffusers.gateway import (
-    audio,
-    chat,
-    edits,
-    errors,
-    images,
-    listing,
-    metrics,
-    page,
-    videos,
-)
-from triton_diffusers.gateway.auth import Auth, settings_keys
+from triton_diffusers.gateway import edits, errors
 from triton_diffusers.gateway.errors import ErrorBody
-from triton_diffusers.gateway.headers import StrictHeaders
-from triton_diffusers.gateway.job_runs import Context
-from triton_diffusers.gateway.jobs import Jobs, open_store
-from triton_diffusers.gateway.limits import Limits
-from triton_diffusers.gateway.metrics import Counted, Metrics
+from triton_diffusers.gateway.jobs.jobs import Jobs, open_store
+from triton_diffusers.gateway.jobs.runs import Context
+from triton_diffusers.gateway.middleware import metrics
+from triton_diffusers.gateway.middleware.auth import Auth, settings_keys
+from triton_diffusers.gateway.middleware.headers import StrictHeaders
+from triton_diffusers.gateway.middleware.limits import Limits
+from triton_diffusers.gateway.middleware.metrics import Counted, Metrics
+from triton_diffusers.gateway.middleware.stopping import Stopping
 from triton_diffusers.gateway.models import Models
+from triton_diffusers.gateway.routers import audio, chat, images, listing, page, videos
 from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.sizes import SizeMemory
 from triton_diffusers.gateway.state import State
-from triton_diffusers.gateway.stopping import Stopping
 
 FAILURES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": about}

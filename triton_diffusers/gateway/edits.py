@@ -10,12 +10,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from triton_diffusers.gateway.errors import invalid
-from triton_diffusers.gateway.fields import read_fields
-from triton_diffusers.gateway.images import STREAMS, answer_images
-from triton_diffusers.gateway.media import IMAGE_FIELDS
+from triton_diffusers.gateway.requests.fields import read_fields
+from triton_diffusers.gateway.requests.media import IMAGE_FIELDS
+from triton_diffusers.gateway.requests.uploads import document, read_request
+from triton_diffusers.gateway.routers.images import STREAMS, answer_images
 from triton_diffusers.gateway.schemas import ImageEdit, ImageFields, Images, ImageVariation
 from triton_diffusers.gateway.state import state_of
-from triton_diffusers.gateway.uploads import document, read_request
 
 router = APIRouter(tags=["images"])
 

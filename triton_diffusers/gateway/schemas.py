@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bodies of requests and answers: OpenAI's fields, vLLM-Omni's, and ours.
 
-Field by field what becomes of them stands in fields.py. A body may hold any input of the model
-besides, by name, as OpenAI's clients send `extra_body`.
+Field by field what becomes of them stands in requests/fields.py. A body may hold any input of
+the model besides, by name, as OpenAI's clients send `extra_body`.
 """
 
 import json

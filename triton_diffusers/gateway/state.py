@@ -11,7 +11,7 @@ from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.sizes import SizeMemory
 
 if TYPE_CHECKING:  # jobs.py comes to call models, which needs this module
-    from triton_diffusers.gateway.jobs import Jobs
+    from triton_diffusers.gateway.jobs.jobs import Jobs
 
 
 @dataclass(frozen=True)

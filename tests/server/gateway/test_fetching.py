@@ -18,7 +18,7 @@ from tests.server.gateway.test_edits import post
 from tests.tiny.media import draw_picture
 from triton_diffusers.gateway import Settings
 from triton_diffusers.gateway.errors import ApiError
-from triton_diffusers.gateway.fetching import fetch_image, is_public
+from triton_diffusers.gateway.requests.fetching import fetch_image, is_public
 
 FILE = file_of(draw_picture(1, 48))
 LIMIT = len(FILE) + 1000

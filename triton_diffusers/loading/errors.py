@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a pipeline did not load or run, in one line: which component, which package, what to do."""
+
+import gc
+import re
+import shutil
+import traceback
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from triton_diffusers import hub_errors
+from triton_diffusers.config.options import ServeConfig
+from triton_diffusers.errors import one_line
+from triton_diffusers.hub_errors import chain
+from triton_diffusers.pipelines import weight_files
+
+PACKAGES = {
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "onnx": "onnxruntime",
+    "opencv": "opencv-python-headless",
+}
+"""Packages whose name in pip is another one."""
+
+
+DAMAGED = ("JSONDecodeError", "KeyError", "SafetensorError")
+DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+GPU_FULL = ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of")
+NO_MEMORY = (
+    *("can't allocate memory", "Cannot allocate memory", "not enough memory"),
+    "can't start new thread",
+)
+"""As PyTorch's allocator, the operating system, safetensors and Python word it.
+
+A thread's stack is memory too, and shards are loaded by several threads.
+"""
+
+
+def explain_load(error: BaseException, config: ServeConfig, folder: Path | None = None) -> str:
+    """Word the failure of from_pretrained() or download(). folder: the model's, where there is one.
+
+    Call `forget` afterwards: what was loaded hangs on the error's traceback.
+    """
+    if found := _resources(error, config) or hub_errors.explain(error, config):
+        return found
+    component = _component(error.__traceback__)
+    of = f"component '{component}' of " if component else ""
+    text = one_line(error).rstrip(".")
+    return f"{of}model '{config.model}' does not load: {text}{_advice(error, config, folder)}"
+
+
+def forget(error: BaseException) -> None:
+    """Let go of what a failed load had loaded: it hangs on the local names in the tracebacks."""
+    for each in chain(error):
+        traceback.clear_frames(each.__traceback__)
+        for frame, _ in traceback.walk_tb(each.__traceback__):
+            _ = frame.f_locals  # renews the copy of the names that reading them once had left
+    gc.collect()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error, or what caused it, is want of memory: the GPU's or the host's."""
+    return any(
+        isinstance(each, MemoryError)
+        or any(words in f"{type(each).__name__}: {each}" for words in (*GPU_FULL, *NO_MEMORY))
+        for each in chain(error)
+    )
+
+
+def missing_package(error: BaseException) -> str | None:
+    """Return how to install the package whose absence an error means, or None.
+
+    diffusers imports some packages only where they are there: later they are unknown names.
+    """
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return install(error.name.partition(".")[0])
+    found = re.search(r"name '(ftfy|bs4|sentencepiece)' is not defined", str(error))
+    return install(found[1]) if isinstance(error, NameError) and found else None
+
+
+def install(*modules: str) -> str:
+    """Say what to type to get packages."""
+    packages = " ".join(PACKAGES.get(m, m.replace("_", "-")) for m in modules)
+    return f"install it in the Python that tritonserver uses: pip install {packages}"
+
+
+def dummy_backends(cls: Any) -> list[str]:
+    """Return the packages that diffusers misses for a class of which it has only a stand-in."""
+    from diffusers.utils import import_utils
+
+    names = getattr(cls, "_backends", ())
+    checks = getattr(import_utils, "BACKENDS_MAPPING", {})
+    return [name for name in names if name not in checks or not checks[name][0]()]
+
+
+def component_of(frame: FrameType) -> str | None:
+    """Return the component that a frame loads, where it is a pipeline's from_pretrained()."""
+    code = frame.f_code
+    if code.co_name != "from_pretrained" or "init_dict" not in code.co_varnames + code.co_cellvars:
+        return None
+    name = frame.f_locals.get("name")
+    return name if isinstance(name, str) else None
+
+
+def _component(trace: TracebackType | None) -> str | None:
+    component = None
+    while trace is not None:
+        component = component_of(trace.tb_frame) or component
+        trace = trace.tb_next
+    return component
+
+
+def _resources(error: BaseException, config: ServeConfig) -> str | None:
+    """Word the want of disk, of the GPU's memory or of the host's."""
+    texts = [f"{type(e).__name__}: {e}" for e in chain(error)]
+    if any(words in text for words in DISK_FULL for text in texts):
+        cache = hub_errors.cache_folder()
+        free = shutil.disk_usage(next(p for p in (cache, *cache.parents) if p.exists())).free
+        return (
+            f"model '{config.model}' cannot be downloaded: the disk of {cache} is full "
+            f"({free / 2**30:.1f} GiB free); free some or set HF_HOME to a folder on a larger one"
+        )
+    component = _component(error.__traceback__)
+    of = f"component '{component}' of " if component else ""
+    if any(word in text for word in GPU_FULL for text in texts):
+        return (
+            f"{of}model '{config.model}' does not fit the GPU's memory; free the GPU, or set "
+            "quantization_config, enable_cpu_offload or a smaller dtype"
+        )
+    if isinstance(error, MemoryError) or any(w in text for w in NO_MEMORY for text in texts):
+        return (
+            f"{of}model '{config.model}' does not fit the host's memory; give the machine or the "
+            "container more, or set the dtype that its files hold (they are then not copied)"
+        )
+    return None
+
+
+def _advice(error: BaseException, config: ServeConfig, folder: Path | None) -> str:
+    if package := missing_package(error):
+        return f"; {package}"
+    text = str(error)
+    if config.variant and (config.variant in text or "no such modeling files" in text):
+        return f"; set parameter 'variant' to one that {_variants(folder)}, or remove it"
+    if config.use_safetensors and ".safetensors" in text:
+        return (
+            "; it has no safetensors files: remove use_safetensors to load its .bin files, or "
+            "choose a model or revision that has them"
+        )
+    if config.use_safetensors is False and ".bin" in text:
+        return "; it has no .bin files: remove use_safetensors to load its safetensors files"
+    if isinstance(error, OSError) or type(error).__name__ in DAMAGED:
+        how = "copy or download it again" if folder else f"download it: hf download {config.model}"
+        return f"; the model is incomplete or damaged: {how}"
+    return ""
+
+
+def _variants(folder: Path | None) -> str:
+    """Say which variants a model has."""
+    if folder is None:
+        return "its page on the hub lists (fp16 means files such as model.fp16.safetensors)"
+    there = ", ".join(sorted(weight_files.variants(folder)))
+    return f"{folder} has ({there or 'it has none'})"
