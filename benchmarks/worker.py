@@ -20,10 +20,10 @@ from typing import Any
 class Worker:
     """A child process; a context manager that ends it."""
 
-    def __init__(self, script: str, log: Path) -> None:
+    def __init__(self, module: str, log: Path) -> None:
         """`log` gets what libraries print, which would hide the results."""
         self._log = log
-        command = [sys.executable, str(Path(__file__).with_name(script))]
+        command = [sys.executable, "-m", module]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with log.open("ab") as file:
             self._process = subprocess.Popen(

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The FastAPI server of bench_servers.py, one call at a time:  bench_fastapi.py PORT"""
+"""The FastAPI server of servers.py, one call at a time: python -m benchmarks.with_fastapi PORT"""
 
 import sys
 import threading
-from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI, Response
 from pydantic import BaseModel
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from scripts.bench_plain import Plain, png
-from scripts.bench_work import Request
+from benchmarks.plain import Plain, png
+from benchmarks.work import Request
 
 app = FastAPI()
 lock = threading.Lock()

@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The LitServe server of bench_servers.py:  bench_litserve.py PORT BATCH_TIMEOUT_S
+"""The LitServe server of servers.py: python -m benchmarks.with_litserve PORT BATCH_TIMEOUT_S
 
 In a module of its own: LitServe's inference process imports the class from here.
 """
 
 import sys
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import litserve
 from fastapi import Response
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from scripts.bench_entries import BATCH
-from scripts.bench_plain import Plain, png
-from scripts.bench_work import Request
+from benchmarks.entries import BATCH
+from benchmarks.plain import Plain, png
+from benchmarks.work import Request
 
 
 class Api(litserve.LitAPI):

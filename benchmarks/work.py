@@ -2,12 +2,14 @@
 """What the benchmarks with callers ask for. Imported by every process, so it imports little."""
 
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+BUILDER = [sys.executable, "-m", "builder.main"]
 DEMO = ROOT / "model_repository" / "demo" / "pipeline"
 DEFAULTS = {"max_sequence_length": 32, "true_cfg_scale": 2.0}
 """Arguments of every call, beside a negative prompt: two forwards of the denoiser a step."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bench.py throughput`: pictures a second of the demo model, in turns, with many callers."""
+"""`throughput`: pictures a second of the demo model, in turns, with many callers."""
 
 import argparse
 import itertools
@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scripts.bench_callers import Target, mean_and_p95, steady_rate
-from scripts.bench_entries import BATCH, add_entries, variants
-from scripts.bench_report import goal, print_json, say, say_conditions
-from scripts.bench_servers import Rival, available
-from scripts.bench_work import EQUAL, MIXED, Work
-from scripts.bench_worker import Worker, cpu_s
+from benchmarks.callers import Target, mean_and_p95, steady_rate
+from benchmarks.entries import BATCH, add_entries, variants
+from benchmarks.report import goal, print_json, say, say_conditions
+from benchmarks.servers import Rival, available
+from benchmarks.work import EQUAL, MIXED, Work
+from benchmarks.worker import Worker, cpu_s
 
 CLIENTS = 8
 WARM = 2 * CLIENTS
@@ -58,8 +58,8 @@ def bench_throughput(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         add_entries(folder / "repository", names)
-        plain = stack.enter_context(Worker("bench_plain.py", folder / "plain"))
-        callers = stack.enter_context(Worker("bench_callers.py", folder / "callers"))
+        plain = stack.enter_context(Worker("benchmarks.plain", folder / "plain"))
+        callers = stack.enter_context(Worker("benchmarks.callers", folder / "callers"))
         rivals = {
             kind: stack.enter_context(Rival(kind, folder / kind, args.batch_timeout))
             for kind in kinds

@@ -1,6 +1,5 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Loading a pipeline of several shards, and unloading: `load` and `unload` of bench.py."""
+"""Loading a pipeline of several shards, and unloading it: `load` and `unload`."""
 
 import argparse
 import json
@@ -16,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from benchmarks.report import verdict
+from benchmarks.work import ROOT
 
-from scripts.bench_report import verdict
-
+MODULE = "benchmarks.load"
+"""This one, as the processes that load are started."""
 MIB, GIB = 2**20, 2**30
 SHARD = "500MB"
 HOWS = ("plain", "ours")
@@ -82,7 +81,7 @@ def alternate(
 
 
 def in_fresh_process(how: str, dtype: str, folder: Path, threads: int) -> dict[str, float]:
-    command = [sys.executable, __file__, how, dtype, str(folder)]
+    command = [sys.executable, "-m", MODULE, how, dtype, str(folder)]
     env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     told = subprocess.run(command, capture_output=True, text=True, timeout=900, env=env)
     if told.returncode:
@@ -168,7 +167,7 @@ def random_pipeline(parameters: int, dtype: str) -> Iterator[Path]:
         ):
             if free < 3 * size + FREE_BESIDE:
                 raise SystemExit(f"too little {what}: {free / GIB:.1f} GiB; give a smaller --gib")
-        command = [sys.executable, __file__, "save", dtype, name, str(parameters)]
+        command = [sys.executable, "-m", MODULE, "save", dtype, name, str(parameters)]
         subprocess.run(command, check=True, capture_output=True, timeout=900)
         yield Path(name)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Callers of a server, in a process of their own: as many at a time, or arriving by chance.
 
-Run as a script it is a child of bench_worker.py. A target is {"url": HOST:PORT} with the "entry"
+Run as a module it is a child of worker.py. A target is {"url": HOST:PORT} with the "entry"
 of a tritonserver (gRPC) or the "path" of another server (HTTP). All get a PNG file back.
 """
 
@@ -9,19 +9,14 @@ import http.client
 import json
 import random
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from scripts.bench_work import DEFAULTS, PNG, Request, Work
+from benchmarks.work import DEFAULTS, PNG, Request, Work
 
 CALL_TIMEOUT_S = 600.0
 
@@ -167,6 +162,6 @@ def mean_and_p95(latencies: list[float]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    from scripts.bench_worker import work
+    from benchmarks.worker import work
 
     work({"closed_loop": closed_loop, "arrivals": arrivals})

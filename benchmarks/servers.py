@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers to compare with, in processes of their own: bench_fastapi.py, bench_litserve.py."""
+"""The servers to compare with, in processes of their own: with_fastapi.py, with_litserve.py."""
 
 import os
 import signal
@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from scripts.bench_startup import free_ports
+from benchmarks.startup import free_ports
+from benchmarks.work import ROOT
 
 PACKAGES = {"fastapi": ("fastapi", "uvicorn"), "litserve": ("litserve",)}
 PATHS = {"fastapi": "/generate", "litserve": "/predict"}
@@ -31,16 +32,16 @@ class Rival:
         self.kind, self.path = kind, PATHS[kind]
         self.port = free_ports()[0]
         self.log = log
-        script = str(Path(__file__).with_name(f"bench_{kind}.py"))
-        command = [sys.executable, script, str(self.port), str(batch_timeout_s)]
+        command = [sys.executable, "-m", f"benchmarks.with_{kind}"]
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                command,
+                [*command, str(self.port), str(batch_timeout_s)],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
                 cwd=log.parent,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
             )
         self.pid = self._process.pid
 

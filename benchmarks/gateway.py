@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bench.py gateway`: what the gateway adds to a call, and how it holds many connections."""
+"""`gateway`: what the gateway adds to a call, and how it holds many connections."""
 
 import argparse
 import asyncio
@@ -7,20 +7,17 @@ import base64
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from scripts.bench_load import MIB, memory
-from scripts.bench_report import print_json, say, say_conditions, spread, verdict
-from scripts.bench_work import PNG
+from benchmarks.load import MIB, memory
+from benchmarks.report import print_json, say, say_conditions, spread, verdict
+from benchmarks.work import BUILDER, DEMO, PNG
 from scripts.gateway_process import Gateway, run_gateway
 
-ROOT = Path(__file__).resolve().parents[1]
-BUILDER = [sys.executable, "-m", "builder.main"]
 PATH = "/v1/images/generations"
 ENTRY = "gateway-demo"
 CALL = {"prompt": "a handwritten seven", "seed": 7, "num_inference_steps": 2}
@@ -55,7 +52,7 @@ def bench_gateway(args: argparse.Namespace) -> int:
 
 def write_entry(repository: Path) -> None:
     """Write the demo model with a queue for all connections: the gateway is what is measured."""
-    model = str(ROOT / "model_repository" / "demo" / "pipeline")
+    model = str(DEMO)
     command = [*BUILDER, "add-model", model, "--name", ENTRY, "--repository", str(repository)]
     subprocess.run([*command, *OPTIONS], check=True, timeout=300, capture_output=True)
 

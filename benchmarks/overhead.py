@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bench.py overhead`: what serving adds to a pipeline call, for large and small results."""
+"""`overhead`: what serving adds to a pipeline call, for large and small results."""
 
 import argparse
 import json
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -15,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from scripts.bench_report import timed, verdict
+from benchmarks.report import timed, verdict
+from benchmarks.work import BUILDER, DEMO
 
-ROOT = Path(__file__).resolve().parents[1]
-BUILDER = [sys.executable, "-m", "builder.main"]
 FLOOR_CONFIG = """name: "floor"
 backend: "python"
 max_batch_size: 0
@@ -67,8 +65,7 @@ def bench_overhead(args: argparse.Namespace) -> int:
 
 def write_entries(repository: Path, folder: Path) -> None:
     """Write two real pipelines, quick for the size of what they return, and the floor."""
-    demo = ROOT / "model_repository" / "demo" / "pipeline"
-    for name, model in (("image", demo), ("video", save_video_pipeline(folder / "ltx"))):
+    for name, model in (("image", DEMO), ("video", save_video_pipeline(folder / "ltx"))):
         command = [*BUILDER, "add-model", str(model), "--name", name, "--repository"]
         subprocess.run([*command, str(repository)], check=True, timeout=300, capture_output=True)
     floor = repository / "floor"

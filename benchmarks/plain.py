@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo model in diffusers alone: what the servers are compared with, and what they are made of.
 
-Run as a script it is a child of bench_worker.py.
+Run as a module it is a child of worker.py.
 """
 
 import io
-import sys
 import time
 from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from scripts.bench_work import DEFAULTS, DEMO, Request, Work
+from benchmarks.work import DEFAULTS, DEMO, Request, Work
 
 
 class Plain:
@@ -61,6 +56,6 @@ def png(picture: Any) -> bytes:
 
 
 if __name__ == "__main__":
-    from scripts.bench_worker import work
+    from benchmarks.worker import work
 
     work({"loop": Plain().loop})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bench.py startup`: how long until an entry is ready."""
+"""`startup`: how long until an entry is ready."""
 
 import argparse
 import signal
@@ -10,10 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from scripts.bench_report import spread, timed, verdict
+from benchmarks.report import spread, timed, verdict
+from benchmarks.work import BUILDER, ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
-BUILDER = [sys.executable, "-m", "builder.main"]
 LOAD_ALONE = """
 import sys
 from diffusers import DiffusionPipeline

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trivial Triton model that `bench.py overhead` measures against: returns a ready array."""
+"""The trivial Triton model that `overhead` measures against: it returns a ready array."""
 
 import io
 import json

@@ -1,19 +1,18 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Benchmarks of this project. Each prints medians and ratios taken in one run.
 
-python scripts/bench.py startup     builder serve against importing and loading alone
-python scripts/bench.py overhead    a round trip less the pipeline's own time, against a trivial
-                                    Triton model that returns an array of the same size
-python scripts/bench.py load        time and memory against plain from_pretrained()
-python scripts/bench.py throughput  pictures a second with 8 callers: diffusers alone, one call
-                                    with 8 prompts, FastAPI, LitServe, and entries without and
-                                    with request batching and step batching; latency as well
-python scripts/bench.py clients     pictures a second and memory with 1 to 32 callers
-python scripts/bench.py soak        memory of the model's process over thousands of requests
-python scripts/bench.py unload      the server's memory over rounds of loading and unloading
-python scripts/bench.py gateway     what the gateway adds to a call, in turns with gRPC; its memory
-                                    and answers while 256 connections ask at once
+python -m benchmarks startup     builder serve against importing and loading alone
+python -m benchmarks overhead    a round trip less the pipeline's own time, against a trivial
+                                  Triton model that returns an array of the same size
+python -m benchmarks load        time and memory against plain from_pretrained()
+python -m benchmarks throughput  pictures a second with 8 callers: diffusers alone, one call
+                                  with 8 prompts, FastAPI, LitServe, and entries without and
+                                  with request batching and step batching; latency as well
+python -m benchmarks clients     pictures a second and memory with 1 to 32 callers
+python -m benchmarks soak        memory of the model's process over thousands of requests
+python -m benchmarks unload      the server's memory over rounds of loading and unloading
+python -m benchmarks gateway     what the gateway adds to a call, in turns with gRPC; its memory
+                                  and answers while 256 connections ask at once
 
 `throughput` compares with packages of `pip install triton-diffusers[bench]`; without them it
 leaves those servers out. A_vs_B in its JSON is A divided by B, also of latencies. `gateway` needs
@@ -24,22 +23,20 @@ import argparse
 import os
 import signal
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from scripts.bench_gateway import bench_gateway
-from scripts.bench_growth import CALLERS, bench_clients, bench_soak
-from scripts.bench_load import bench_load, bench_unload
-from scripts.bench_overhead import bench_overhead
-from scripts.bench_startup import bench_startup
-from scripts.bench_throughput import bench_throughput
+from benchmarks.gateway import bench_gateway
+from benchmarks.growth import CALLERS, bench_clients, bench_soak
+from benchmarks.load import bench_load, bench_unload
+from benchmarks.overhead import bench_overhead
+from benchmarks.startup import bench_startup
+from benchmarks.throughput import bench_throughput
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="BENCHMARK")
     startup = commands.add_parser("startup", help="how long until the demo model is ready")

@@ -2,10 +2,9 @@
 """Entries of the demo model that answer one call at a time, in batches, or step by step."""
 
 import subprocess
-import sys
 from pathlib import Path
 
-from scripts.bench_work import DEMO
+from benchmarks.work import BUILDER, DEMO
 
 BATCH = 8
 """Most requests that an entry runs at once; as many as the callers of `throughput`."""
@@ -29,7 +28,7 @@ def variants() -> list[str]:
 
 def add_entries(repository: Path, names: list[str]) -> None:
     for name in names:
-        command = [sys.executable, "-m", "builder.main", "add-model", str(DEMO), "--name", name]
+        command = [*BUILDER, "add-model", str(DEMO), "--name", name]
         command += ["--repository", str(repository), *OPTIONS[name]]
         done = subprocess.run(command, timeout=300, capture_output=True, text=True)
         if done.returncode:

@@ -5,9 +5,9 @@ from itertools import islice
 
 import pytest
 
-from scripts.bench_callers import mean_and_p95, steady_rate
-from scripts.bench_throughput import medians, ratios
-from scripts.bench_work import EQUAL, MIXED, Work
+from benchmarks.callers import mean_and_p95, steady_rate
+from benchmarks.throughput import medians, ratios
+from benchmarks.work import EQUAL, MIXED, Work
 
 
 def test_requests_differ_in_prompt_and_seed_and_are_the_same_every_time():

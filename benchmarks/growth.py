@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bench.py clients` and `bench.py soak`: what more callers, and more requests, cost an entry."""
+"""`clients` and `soak`: what more callers, and more requests, cost an entry."""
 
 import argparse
 import os
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scripts.bench_callers import steady_rate
-from scripts.bench_entries import OPTIONS, add_entries, variants
-from scripts.bench_load import MIB, memory
-from scripts.bench_report import print_json, say, say_conditions, verdict
-from scripts.bench_work import EQUAL, Work
-from scripts.bench_worker import Worker
+from benchmarks.callers import steady_rate
+from benchmarks.entries import OPTIONS, add_entries, variants
+from benchmarks.load import MIB, memory
+from benchmarks.report import print_json, say, say_conditions, verdict
+from benchmarks.work import EQUAL, Work
+from benchmarks.worker import Worker
 
 CALLERS = (1, 2, 4, 8, 16, 32)
 SMALL = Work(steps=(1, 4), sizes=(16, 32, 48, 64))
@@ -70,7 +70,7 @@ def each(args: argparse.Namespace) -> Iterator[Iterator[tuple[str, Served]]]:
 
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
-        Worker("bench_callers.py", Path(folder) / "callers") as callers,
+        Worker("benchmarks.callers", Path(folder) / "callers") as callers,
     ):
         running = turns(Path(folder), callers)
         try:
