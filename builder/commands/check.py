@@ -101,8 +101,7 @@ def check_alone(config: ServeConfig) -> None:
 
 def check_config(config: ServeConfig, cls: type, folder: Path) -> list[str]:
     """Return warnings. Raises ConfigError for an option that the pipeline would refuse to load."""
-    from triton_diffusers.early_checks import check_early
-    from triton_diffusers.loading.checks import check_options
+    from triton_diffusers.loading.checks import check_early, check_options
     from triton_diffusers.pipelines.signature import read_signature
 
     _, notes = check_options(config, cls, read_signature(cls), folder)

@@ -13,11 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from builder.console import busy
-from builder.known import KNOWN_MODELS
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, near_miss
 
 HUB = "https://huggingface.co"
+KNOWN_MODELS = {
+    "Qwen/Qwen-Image": "QwenImagePipeline",
+    "Tongyi-MAI/Z-Image-Turbo": "ZImagePipeline",
+    "Wan-AI/Wan2.2-I2V-A14B-Diffusers": "WanImageToVideoPipeline",
+    "Wan-AI/Wan2.2-T2V-A14B-Diffusers": "WanPipeline",
+    "stable-diffusion-v1-5/stable-diffusion-v1-5": "StableDiffusionPipeline",
+}
+"""Models whose pipeline class is known without asking the hub."""
 
 
 def model_parameter(model: str, entry: Path) -> str:

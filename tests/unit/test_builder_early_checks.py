@@ -13,8 +13,8 @@ import pytest
 from builder import console
 from builder.commands.check import check_alone
 from triton_diffusers.config.options import ServeConfig
-from triton_diffusers.early_checks import check_early
 from triton_diffusers.errors import ConfigError
+from triton_diffusers.loading.checks import check_early
 from triton_diffusers.pipelines.classes import pipeline_class_named
 
 SD = {

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from triton_diffusers.client.call import Call, read_progress
-from triton_diffusers.client.progress_bar import shown
+from triton_diffusers.client.clients import shown
 
 STEP = np.array([2, 5], np.int64)
 

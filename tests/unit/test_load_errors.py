@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from triton_diffusers.config.options import ServeConfig
-from triton_diffusers.hub_errors import chain
-from triton_diffusers.loading.errors import component_of, explain_load, forget
+from triton_diffusers.loading.errors import chain, component_of, explain_load, forget
 
 CONFIG = ServeConfig(model="Qwen/Qwen-Image")
 

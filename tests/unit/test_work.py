@@ -10,11 +10,18 @@ from PIL import Image
 
 from tests.unit.made_up import ClipPipeline, PicturePipeline
 from triton_diffusers.calls.defaults import check_call_kwargs
-from triton_diffusers.calls.limits import check_area, check_ranges
+from triton_diffusers.calls.limits import (
+    SMALL_SIZE,
+    USUAL_SIZE,
+    Work,
+    check_area,
+    check_ranges,
+    check_work,
+    read_work,
+)
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, RequestError
 from triton_diffusers.pipelines.signature import read_signature
-from triton_diffusers.work import SMALL_SIZE, USUAL_SIZE, Work, check_work, read_work
 
 CONFIG = ServeConfig(model="m")
 DOCUMENTED = {

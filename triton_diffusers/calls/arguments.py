@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from triton_diffusers.arrays import Array
 from triton_diffusers.calls import values
 from triton_diffusers.calls.counts import count_outputs, match_prompts, read_seeds
-from triton_diffusers.calls.limits import check_area, check_ranges
+from triton_diffusers.calls.limits import check_area, check_ranges, check_work, read_work
 from triton_diffusers.calls.output_options import read_output_options
 from triton_diffusers.calls.outputs import OutputOptions
 from triton_diffusers.config.options import ServeConfig, options
@@ -35,8 +34,8 @@ from triton_diffusers.contract import (
 )
 from triton_diffusers.errors import RequestError, unknown
 from triton_diffusers.loading.load import LoadedPipeline
+from triton_diffusers.media.pixels import Array
 from triton_diffusers.pipelines.signature import Parameter, Signature
-from triton_diffusers.work import check_work, read_work
 
 
 @dataclass

@@ -4,12 +4,11 @@
 import json
 from typing import Any
 
-from triton_diffusers.calls.limits import check_ranges
+from triton_diffusers.calls.limits import check_ranges, check_work, read_work
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import MEDIA, Kind, is_reserved, reserved_hint
 from triton_diffusers.errors import ConfigError, RequestError, unknown
 from triton_diffusers.pipelines.signature import Parameter, Signature
-from triton_diffusers.work import check_work, read_work
 
 OPTION = "diffusers_call_kwargs"
 FITTING: dict[Kind, tuple[type, ...]] = {

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from triton_diffusers import families
-from triton_diffusers.arrays import Array
 from triton_diffusers.calls import values
 from triton_diffusers.calls.outputs import OutputOptions, formats_of
 from triton_diffusers.contract import (
@@ -19,6 +18,7 @@ from triton_diffusers.contract import (
 )
 from triton_diffusers.errors import RequestError, unknown
 from triton_diffusers.loading.load import LoadedPipeline
+from triton_diffusers.media.pixels import Array
 
 
 def read_output_options(

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from triton_diffusers.arrays import Array
 from triton_diffusers.contract import (
     AUDIO,
     AUDIO_FIELDS,
@@ -30,7 +29,7 @@ from triton_diffusers.contract import (
 from triton_diffusers.errors import RequestError
 from triton_diffusers.media import encode
 from triton_diffusers.media.encode import Sound
-from triton_diffusers.media.pixels import float32, read_pictures, stack
+from triton_diffusers.media.pixels import Array, float32, read_pictures, stack
 from triton_diffusers.pipelines.notices import NAN_CAUSES
 
 OnNan = Callable[[], None]

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from triton_diffusers.arrays import Array
 from triton_diffusers.calls import values
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import MEDIA, Kind, is_reserved, reserved_hint
 from triton_diffusers.errors import ConfigError, RequestError, one_line, unknown
+from triton_diffusers.media.pixels import Array
 from triton_diffusers.pipelines.signature import Parameter, Signature
 
 T = TypeVar("T")

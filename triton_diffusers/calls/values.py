@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from triton_diffusers.arrays import Array
 from triton_diffusers.config.json_text import read_json_object
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import BYTES_SUFFIX, Kind
 from triton_diffusers.errors import RequestError
 from triton_diffusers.media import decode
+from triton_diffusers.media.pixels import Array
 from triton_diffusers.pipelines.signature import Parameter
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}

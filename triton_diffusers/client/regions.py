@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from triton_diffusers.client.values import Array
+from triton_diffusers.media.pixels import Array
 
 SHARED_MEMORY_DIR = Path("/dev/shm")
 PREFIX = "triton-diffusers-"

@@ -14,7 +14,6 @@ from PIL import Image
 
 from triton_diffusers.client import saving
 from triton_diffusers.client.media import image_of
-from triton_diffusers.client.values import Array
 from triton_diffusers.contract import (
     AUDIO_FIELDS,
     AUDIO_FORMATS,
@@ -28,6 +27,7 @@ from triton_diffusers.contract import (
     SEED_USED,
     VIDEO_FORMATS,
 )
+from triton_diffusers.media.pixels import Array
 
 
 class Result:

@@ -11,7 +11,6 @@ import numpy as np
 from PIL import Image
 
 from triton_diffusers.client.errors import DiffusersClientError
-from triton_diffusers.client.values import Array
 from triton_diffusers.contract import (
     AUDIO_FIELDS,
     FRAMES,
@@ -21,6 +20,7 @@ from triton_diffusers.contract import (
     VIDEO_FORMATS,
 )
 from triton_diffusers.media.encode import Sound, encode_mp4
+from triton_diffusers.media.pixels import Array
 
 if TYPE_CHECKING:
     from triton_diffusers.client.result import Result

@@ -29,8 +29,9 @@ from triton_diffusers.client.regions import Region
 from triton_diffusers.client.request import build_inputs, without_extra
 from triton_diffusers.client.result import Result
 from triton_diffusers.client.sizes import SizeMemory, plan_region
-from triton_diffusers.client.values import NUMPY_DTYPES, Array
+from triton_diffusers.client.values import NUMPY_DTYPES
 from triton_diffusers.contract import INFO, OUTPUT_BASE64, PREVIEW_EVERY, Tensor
+from triton_diffusers.media.pixels import Array
 
 T = TypeVar("T")
 Step = Callable[[Any], Any]

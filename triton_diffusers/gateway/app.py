@@ -10,7 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from triton_diffusers import __version__
 from triton_diffusers.client.address import read_address
-from triton_diffusers.gateway import edits, errors
+from triton_diffusers.gateway import errors
 from triton_diffusers.gateway.errors import ErrorBody
 from triton_diffusers.gateway.jobs.jobs import Jobs, open_store
 from triton_diffusers.gateway.jobs.runs import Context
@@ -73,7 +73,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     _add_middlewares(app, settings, counted)
     errors.install(app)
     app.include_router(images.router)
-    app.include_router(edits.router)
     app.include_router(chat.router)
     app.include_router(videos.router)
     app.include_router(audio.router)

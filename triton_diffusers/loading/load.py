@@ -10,9 +10,7 @@ from typing import Any
 
 from triton_diffusers import families
 from triton_diffusers.attention.choice import choose_attention
-from triton_diffusers.compilation import compile_denoisers
 from triton_diffusers.config.options import ServeConfig
-from triton_diffusers.early_checks import check_early
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.arguments import (
     QUANTIZATION,
@@ -22,16 +20,21 @@ from triton_diffusers.loading.arguments import (
     load_kwargs,
     load_single_file,
 )
-from triton_diffusers.loading.checks import check_needed_components, check_options
+from triton_diffusers.loading.checks import check_early, check_needed_components, check_options
 from triton_diffusers.loading.errors import explain_load, forget
-from triton_diffusers.loading.modules import cast_layerwise, enable_vae_options, use_channels_last
+from triton_diffusers.loading.modules import (
+    cast_layerwise,
+    compile_denoisers,
+    enable_vae_options,
+    use_channels_last,
+)
 from triton_diffusers.loading.progress import moving_progress
 from triton_diffusers.loading.scheduler import replace_scheduler
 from triton_diffusers.loading.warmup import first_arguments, warm_up
 from triton_diffusers.loading.weights import fetch, load_watched
 from triton_diffusers.lora.adapters import load_lora
 from triton_diffusers.pipelines.classes import find_pipeline_class, import_diffusers
-from triton_diffusers.pipelines.isolation import Processors, read_processors
+from triton_diffusers.pipelines.isolation import Processors, read_processors, why_not_beside
 from triton_diffusers.pipelines.model_files import (
     component_classes,
     fetch_subfolder,
@@ -45,7 +48,6 @@ from triton_diffusers.placement.devices import check_device, use_device
 from triton_diffusers.placement.placement import check_placement, choose_placement, place
 from triton_diffusers.previews.previews import Previews
 from triton_diffusers.quantization.plan import Quantization, plan_quantization, verify_quantization
-from triton_diffusers.side_by_side import why_not
 
 Log = Callable[[str], None]
 
@@ -110,7 +112,7 @@ def load_pipeline(
     notes += attention.warnings
     if compiled := compile_denoisers(pipeline, config):
         facts["compiled"] = compiled
-    if config.step_batching and (reason := why_not(pipeline)):
+    if config.step_batching and (reason := why_not_beside(pipeline)):
         raise ConfigError(f"parameter 'step_batching' cannot be used with {cls.__name__}: {reason}")
     previews = Previews(signature.is_video, log) if streams and signature.has_pictures else None
     notes += warm_up(pipeline, config, signature, call_kwargs, log, previews)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that save memory or time without moving weights: VAE slicing and tiling, formats."""
+"""Options that change modules in place: VAE slicing and tiling, formats, `torch_compile`."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from triton_diffusers.pipelines.denoisers import denoisers
 
 CONVOLUTIONAL = ("unet", "vae", "controlnet", "image_unet", "prior", "decoder", "vqvae", "vqgan")
 """Components that may hold two-dimensional convolutions, which channels_last is for."""
+OFF, REGIONAL, FULL = "off", "regional", "full"
 
 
 def check_memory_options(config: ServeConfig) -> None:
@@ -86,3 +87,34 @@ def _no_effect(option: str, pipeline: Any, why: str) -> ConfigError:
     return ConfigError(
         f"parameter '{option}' has no effect on {type(pipeline).__name__}: {why}; remove it"
     )
+
+
+def compile_denoisers(pipeline: Any, config: ServeConfig) -> list[str]:
+    """Mark the denoisers for compilation, which happens in their first calls; return their names.
+
+    Raises ConfigError where nothing can be compiled in the way asked for.
+    """
+    if config.torch_compile == OFF:
+        return []
+    found = denoisers(pipeline)
+    if config.torch_compile == FULL:
+        for module in found.values():
+            module.compile()
+        done = list(found)
+    else:
+        done = [name for name, module in found.items() if _compile_blocks(module)]
+    if not done:
+        raise ConfigError(
+            f"parameter 'torch_compile': {type(pipeline).__name__} has no denoiser with repeated "
+            "blocks; use full, or off"
+        )
+    return done
+
+
+def _compile_blocks(module: Any) -> bool:
+    """Compile the blocks that diffusers lists for a model's class; tell whether there are any."""
+    names = getattr(module, "_repeated_blocks", None)
+    if not names or not any(type(part).__name__ in names for part in module.modules()):
+        return False
+    module.compile_repeated_blocks()
+    return True

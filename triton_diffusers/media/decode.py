@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
-from triton_diffusers.arrays import Array
 from triton_diffusers.errors import RequestError
+from triton_diffusers.media.pixels import Array
 
 BASE64_LETTERS = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_\r\n"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from triton_diffusers.arrays import Array
 from triton_diffusers.errors import RequestError
+from triton_diffusers.media.pixels import Array
 
 
 def encode_image(pixels: Array, file_format: str, quality: int | None) -> bytes:

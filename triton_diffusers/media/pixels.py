@@ -8,13 +8,15 @@ sending: blocks that stay in the processor's cache, and a second thread where it
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image
 
-from triton_diffusers.arrays import Array
 from triton_diffusers.errors import RequestError
+
+Array: TypeAlias = np.ndarray[Any, Any]
+"""Numpy, of any dtype and rank that its place states."""
 
 BLOCK = 1 << 18
 """Values converted at a time."""

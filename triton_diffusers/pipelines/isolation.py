@@ -2,21 +2,30 @@
 """One call's own view of a pipeline: its own schedulers and a progress bar that is ours.
 
 Nearly every pipeline drives `self.progress_bar`, many more than take a callback; it knows the
-total, ticks once a step, and may raise to stop the call.
+total, ticks once a step, and may raise to stop the call. `why_not_beside` tells whether
+calls of a pipeline may run side by side, as step batching has them.
 """
 
 import contextlib
 import copy
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tqdm import tqdm
 
+from triton_diffusers.pipelines.denoisers import denoisers
+from triton_diffusers.running.stand_ins import pipelines_inside
+
 OnStep = Callable[..., None]
 """(steps done, steps in all; 0 when unknown). May raise to stop the call.
 
 Of a call that wants previews, a third argument: a function that returns them as they are now."""
+CHANGES_DENOISER = ("set_attn_processor", "attn_processors", "enable_fuser")
+"""Words of pipelines whose calls change modules that all calls share."""
+PIPELINES = "diffusers.pipelines.pipeline_utils"
+"""Where DiffusionPipeline itself is, which every call has."""
 
 
 class StepBar(tqdm):  # type: ignore[misc]  # tqdm has no types
@@ -130,3 +139,33 @@ def _of_one_call(cls: Any) -> Any:
     device = functools.cached_property(look_up)
     device.__set_name__(cls, DEVICE)
     return type(cls.__name__, (cls,), {DEVICE: device, "__module__": cls.__module__})
+
+
+def why_not_beside(pipeline: Any) -> str | None:
+    """Return why calls of a pipeline must not run side by side, or None."""
+    for part in (pipeline, *pipelines_inside(pipeline)):
+        source = _own_source(type(part))
+        if source is None:
+            return "the source of its call cannot be read"
+        if any(words in source for words in CHANGES_DENOISER):
+            return "its call changes the attention layers of the denoiser that all calls share"
+    if not any("." not in name for name in denoisers(pipeline)):
+        return "it has no denoiser"
+    return None
+
+
+def _own_source(cls: type) -> str | None:
+    """Return the source of what a pipeline class and those that it extends define themselves.
+
+    Not that of diffusers' mixins, which offer what a call does not do; None where there is none.
+    """
+    from diffusers import DiffusionPipeline
+
+    bases = [
+        c for c in cls.__mro__ if issubclass(c, DiffusionPipeline) and c.__module__ != PIPELINES
+    ]
+    functions = [f for base in bases for f in vars(base).values() if inspect.isfunction(f)]
+    try:
+        return "".join(inspect.getsource(inspect.unwrap(function)) for function in functions)
+    except (OSError, TypeError):
+        return None

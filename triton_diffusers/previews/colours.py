@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from triton_diffusers.arrays import Array
-from triton_diffusers.media.pixels import float32
+from triton_diffusers.media.pixels import Array, float32
 
 MIN_SCORE = 0.5
 """How much of the variance of the places' mean colours a map must explain: R2, on places that it

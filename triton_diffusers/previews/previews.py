@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from triton_diffusers.arrays import Array
 from triton_diffusers.contract import PICTURE_FIELDS, VIDEO_FIELDS
 from triton_diffusers.errors import one_line
 from triton_diffusers.media import encode
-from triton_diffusers.media.pixels import read_pictures
+from triton_diffusers.media.pixels import Array, read_pictures
 from triton_diffusers.previews.colours import (
     MIN_SCORE,
     ColourMap,

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from triton_diffusers.arrays import Array
 from triton_diffusers.errors import (
     BusyError,
     CancelledError,
@@ -15,6 +14,7 @@ from triton_diffusers.errors import (
     StuckError,
     TimedOutError,
 )
+from triton_diffusers.media.pixels import Array
 
 OK, ERROR = "ok", "error"
 OUTCOMES: dict[type[BaseException], str] = {

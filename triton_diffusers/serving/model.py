@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from triton_diffusers.arrays import Array
 from triton_diffusers.calls.arguments import (
     Call,
     names_of_media,
@@ -44,6 +43,7 @@ from triton_diffusers.errors import (
     one_line,
 )
 from triton_diffusers.loading.entry import load_entry
+from triton_diffusers.media.pixels import Array
 from triton_diffusers.pipelines.isolation import OnStep
 from triton_diffusers.placement.devices import forget_peak
 from triton_diffusers.previews.previews import preview_files

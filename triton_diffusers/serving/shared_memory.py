@@ -9,7 +9,7 @@ looked at first.
 import os
 from collections.abc import Callable, Mapping
 
-from triton_diffusers.arrays import Array
+from triton_diffusers.media.pixels import Array
 
 FOLDER = "/dev/shm"
 MARGIN = 1 << 20

@@ -22,7 +22,7 @@ from triton_diffusers.client.transports.grpc_messages import (
     rpc_error,
     stream_deadline,
 )
-from triton_diffusers.client.values import Array
+from triton_diffusers.media.pixels import Array
 
 
 class AioTransport:

@@ -31,7 +31,7 @@ from triton_diffusers.client.errors import (
     error_for,
     timed_out,
 )
-from triton_diffusers.client.values import Array
+from triton_diffusers.media.pixels import Array
 
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),

@@ -23,7 +23,7 @@ from triton_diffusers.client.entry import Entry, read_entry
 from triton_diffusers.client.errors import ServerUnavailable, error_for, printable, timed_out
 from triton_diffusers.client.regions import Region
 from triton_diffusers.client.transports.http_messages import decode_response, encode_call
-from triton_diffusers.client.values import Array
+from triton_diffusers.media.pixels import Array
 
 CONNECT_TIMEOUT_S = 20.0
 HEAD_LENGTH = "Inference-Header-Content-Length"

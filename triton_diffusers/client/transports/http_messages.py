@@ -18,7 +18,7 @@ from triton_diffusers.client.call import (
     raw_bytes,
 )
 from triton_diffusers.client.regions import Slot
-from triton_diffusers.client.values import Array
+from triton_diffusers.media.pixels import Array
 
 
 def encode_call(call: Call) -> tuple[bytes, list[bytes]]:

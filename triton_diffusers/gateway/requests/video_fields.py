@@ -26,9 +26,9 @@ from triton_diffusers.gateway.requests.fields import (
 )
 from triton_diffusers.gateway.requests.media import read_media
 from triton_diffusers.gateway.requests.uploads import read_request
+from triton_diffusers.gateway.schemas import VideoFields
 from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.state import state_of
-from triton_diffusers.gateway.video_schemas import VideoFields
 
 REFERENCES = ("input_reference", "image_reference")
 """Fields that hold a picture or a video; which of the model's inputs it is, its content says."""

@@ -16,14 +16,8 @@ from triton_diffusers.gateway.requests.fields import Asked
 from triton_diffusers.gateway.requests.uploads import document
 from triton_diffusers.gateway.requests.video_fields import draw_seed, read_video_request
 from triton_diffusers.gateway.results import MEDIA_TYPES, check_video
+from triton_diffusers.gateway.schemas import Video, VideoDeleted, VideoError, VideoFields, VideoList
 from triton_diffusers.gateway.state import state_of
-from triton_diffusers.gateway.video_schemas import (
-    Video,
-    VideoDeleted,
-    VideoError,
-    VideoFields,
-    VideoList,
-)
 
 router = APIRouter(tags=["videos"])
 
