@@ -18,7 +18,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -287,14 +286,6 @@ def read_reason(body: str) -> str:
     reason = (reason or text).split("\n\nAt:")[0].removeprefix("Internal: ")
     reason = re.sub(r"^\[StatusCode\.\w+\] ", "", reason)  # as a decoupled model's entry writes it
     return " ".join(reason.split()).rstrip(" ;")
-
-
-def server_version() -> str:
-    """Say which tritonserver would be started."""
-    binary = installation.find()
-    if binary.package is None:
-        return str(binary.path)
-    return f"nvidia-pytriton {metadata.version('nvidia-pytriton')}"
 
 
 _ERROR_LINE = re.compile(r"E\d{4} |error|failed", re.IGNORECASE)

@@ -51,9 +51,6 @@ def test_every_component_has_its_seconds_and_bytes(folder: Path) -> None:
         (c.bytes for c in report.components), reverse=True
     )
     assert lines == []  # nothing for a load that is done in two seconds
-    assert "transformer 0.00 GiB bfloat16" in str(report)
-    assert "tokenizer" not in str(report)
-    assert "\n" not in str(report)
 
 
 def test_info_is_json(folder: Path) -> None:
@@ -136,7 +133,7 @@ def test_shards_load_in_parallel_where_memory_allows_it(
 
 
 def test_parallel_loading_is_asked_for_before_diffusers_is_imported() -> None:
-    ask = "from triton_diffusers.loading.weights import ask_for_parallel_loading as ask; ask(); "
+    ask = "from triton_diffusers.pipelines.classes import ask_for_parallel_loading as ask; ask(); "
     show = "from diffusers.models import modeling_utils as m; print(m.HF_ENABLE_PARALLEL_LOADING)"
     told = subprocess.run([sys.executable, "-c", ask + show], capture_output=True, text=True)
     assert told.stdout.strip() == "True", told.stderr

@@ -11,7 +11,6 @@ from typing import Any
 
 from triton_diffusers.quantization.weight_bytes import tensor_bytes
 
-GIB = 2**30
 LOADED = ("Loaded ", " as ")
 """How diffusers begins and goes on when it tells, at level INFO, that a component is loaded."""
 LOADER = "diffusers.pipelines.pipeline_utils"
@@ -36,15 +35,6 @@ class LoadReport:
     components: tuple[ComponentLoad, ...]
     seconds: float
     bytes: int
-
-    def __str__(self) -> str:
-        parts = [
-            f"{c.name} {c.bytes / GIB:.2f} GiB {c.dtype} {c.seconds:.1f} s"
-            for c in self.components
-            if c.bytes
-        ]
-        listed = f": {', '.join(parts)}" if parts else ""
-        return f"loaded {self.bytes / GIB:.2f} GiB of weights in {self.seconds:.1f} s{listed}"
 
     def as_json(self) -> dict[str, Any]:
         """Return what `info` shows."""
