@@ -20,8 +20,9 @@ from train_demo_model import CALL_KWARGS, PIPELINE_DIR, WORDS, read_ink, shrink,
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.loading.load import LoadedPipeline, load_pipeline
+from triton_diffusers.loading.load import load_pipeline
 from triton_diffusers.pipelines.isolation import isolate
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.quantization.methods import METHODS
 from triton_diffusers.quantization.weight_bytes import count_bytes
 

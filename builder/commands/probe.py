@@ -7,39 +7,19 @@ no torch, over HTTP the standard library only.
 """
 
 import argparse
-import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from builder.console import fail, say
+from builder.probes.transport import NoAnswerError, Transport, read_answer
 from builder.tritonserver.installation import ServerError
-from builder.tritonserver.model_config import Config, answers_probes, instances
+from builder.tritonserver.model_config import answers_probes, instances
 from triton_diffusers.errors import unknown
 
 PORTS = {"grpc": 8001, "http": 8000}
 
 FIXED = ("pipeline_class", "fps", "extra")
 """What an answer tells that does not change: for clients, not for a line about health."""
-
-
-class NoAnswerError(ServerError):
-    """The server or the model did not answer in time."""
-
-
-class Transport(Protocol):
-    """What a probe asks of a server. Raises NoAnswerError, or ServerError with Triton's words."""
-
-    def live(self) -> None:
-        """Return when the server is live."""
-
-    def states(self) -> dict[str, str]:
-        """Return the state of every model that the server knows, such as READY, or ''."""
-
-    def config(self, name: str) -> Config:
-        """Return the configuration of a loaded model."""
-
-    def ask(self, name: str, config: Config) -> str:
-        """Send one probe request and return the `info` that comes back."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,17 +66,6 @@ def _probe(server: Transport, name: str, states: Mapping[str, str]) -> str | Non
         return f"model '{name}' is not well: {_tell(ill[0])}"
     say(f"{name}: " + " | ".join(map(_tell, answers)))
     return None
-
-
-def read_answer(info: str) -> dict[str, Any]:
-    """Read what a model says of itself: `status`, `waiting`, `running` and more."""
-    try:
-        answer = dict(json.loads(info))
-    except (ValueError, TypeError):
-        answer = {}
-    if not answer.keys() >= {"status", "waiting", "running"}:
-        raise ServerError(f"'{info[:80]}' is no answer to a probe")
-    return answer
 
 
 def _tell(answer: Mapping[str, Any]) -> str:

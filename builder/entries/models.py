@@ -70,6 +70,7 @@ def default_name(model: str) -> str:
 
 def find_class(config: ServeConfig, entry: Path) -> type:
     """Return the pipeline class, without network where the model is known by name."""
+    from triton_diffusers.attention.choice import check_environment
     from triton_diffusers.pipelines import classes, model_files
 
     hint = ""
@@ -86,6 +87,7 @@ def find_class(config: ServeConfig, entry: Path) -> type:
         hint = near_known(config.model)
     with busy("importing diffusers"):
         try:
+            check_environment()
             return classes.find_pipeline_class(config, entry)
         except ConfigError as error:
             raise ConfigError(f"{error}{hint}") from None

@@ -9,7 +9,7 @@ import grpc
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from builder.commands.probe import NoAnswerError
+from builder.probes.transport import NoAnswerError
 from builder.tritonserver.installation import ServerError
 from builder.tritonserver.model_config import Config, blanks
 from builder.tritonserver.server import read_reason

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from builder.commands.probe import NoAnswerError
+from builder.probes.transport import NoAnswerError
 from builder.tritonserver.installation import ServerError
 from builder.tritonserver.model_config import Config, blanks
 from builder.tritonserver.server import read_reason

@@ -9,14 +9,11 @@ done: from then on nothing but idle connections is left.
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from subprocess import TimeoutExpired
-from typing import TYPE_CHECKING
+from subprocess import Popen, TimeoutExpired
+from typing import Protocol
 
 from builder.tritonserver import stubs
 from builder.tritonserver.installation import ServerError
-
-if TYPE_CHECKING:
-    from builder.tritonserver.server import Server
 
 GRACE_S = 5.0
 """For answers that are on their way when the last model is done, and for Triton's own end."""
@@ -24,7 +21,33 @@ ASK_S = 2.0
 POLL_S = 0.1
 
 
-def end(server: "Server", lost: Collection[str] = ()) -> list[str]:
+class Running(Protocol):
+    """What of a server its end needs."""
+
+    process: Popen[bytes]
+    exit_timeout_s: float
+
+    @property
+    def pid(self) -> int:
+        """The process id of tritonserver."""
+
+    def is_running(self) -> bool:
+        """Tell whether the process lives."""
+
+    def states(self, timeout_s: float) -> dict[str, str]:
+        """Return the state of every model, such as READY."""
+
+    def start_unload(self, name: str, timeout_s: float) -> None:
+        """Tell a model to finish its requests and end."""
+
+    def stubs(self) -> list[stubs.Stub]:
+        """Return the Python processes of its models."""
+
+    def kill(self) -> None:
+        """End it and all that it started at once."""
+
+
+def end(server: Running, lost: Collection[str] = ()) -> list[str]:
     """End the server and everything that it started; return the models that were not done.
 
     lost: models whose stub is dead, for which nothing is waited.
@@ -44,7 +67,7 @@ def end(server: "Server", lost: Collection[str] = ()) -> list[str]:
     return unfinished
 
 
-def _unload_all(server: "Server") -> set[str] | None:
+def _unload_all(server: Running) -> set[str] | None:
     """Ask the loaded models to end; return those that have work to finish, None: unknown."""
     try:
         states = server.states(ASK_S)
@@ -58,7 +81,7 @@ def _unload_all(server: "Server") -> set[str] | None:
     return {name for name, state in states.items() if state in ("READY", "UNLOADING")}
 
 
-def _wait(server: "Server", awaited: set[str] | None, lost: Collection[str]) -> list[str]:
+def _wait(server: Running, awaited: set[str] | None, lost: Collection[str]) -> list[str]:
     """Wait until the server ended, or has only idle connections, or its time is over."""
     deadline = time.monotonic() + server.exit_timeout_s
     grace_ends: float | None = None

@@ -18,15 +18,15 @@ from diffusers.models.attention_dispatch import AttentionBackendName
 from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
 
 from tests.tiny import TINY, save
-from triton_diffusers.attention.backends import BACKENDS, chain
+from triton_diffusers.attention.backends import BACKENDS, NATIVE, chain
 from triton_diffusers.attention.choice import ENVIRONMENT, choose_attention
-from triton_diffusers.attention.probe import NATIVE
 from triton_diffusers.attention.recorded import capture_inputs
 from triton_diffusers.calls.arguments import read_call
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.loading.load import LoadedPipeline, load_pipeline
+from triton_diffusers.loading.load import load_pipeline
 from triton_diffusers.pipelines.denoisers import NAMES, denoisers
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.signature import read_signature
 from triton_diffusers.running.run import run_call
 

@@ -17,7 +17,8 @@ from tests.tiny.single_file import save_single_file
 from triton_diffusers.calls.arguments import read_call
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.loading.load import LoadedPipeline, load_pipeline
+from triton_diffusers.loading.load import load_pipeline
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.running.run import run_call
 
 SMALL = {"height": 32, "width": 32, "num_inference_steps": 2, "seed": 1}

@@ -17,8 +17,9 @@ import pytest
 from tests.tiny import TINY, save
 from triton_diffusers.calls.arguments import read_call
 from triton_diffusers.config.options import ServeConfig
-from triton_diffusers.loading.load import LoadedPipeline, load_pipeline
+from triton_diffusers.loading.load import load_pipeline
 from triton_diffusers.pipelines.isolation import isolate
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.previews import previews
 from triton_diffusers.previews.latents import Latents, Step
 from triton_diffusers.previews.previews import CallPreviews, Previews

@@ -16,7 +16,8 @@ from tests.tiny import save
 from triton_diffusers.calls.arguments import read_call
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.loading.load import LoadedPipeline, load_pipeline
+from triton_diffusers.loading.load import load_pipeline
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.quantization.plan import Quantization, plan_quantization, verify_quantization
 from triton_diffusers.quantization.weight_bytes import count_bytes, is_quantized
 from triton_diffusers.running.run import run_call

@@ -12,7 +12,7 @@ import pytest
 from tests.pipeline.loaded import call_inputs, load_tiny
 from triton_diffusers.calls.arguments import Call, read_call
 from triton_diffusers.errors import CancelledError, ConfigError, OutOfMemoryError
-from triton_diffusers.loading.load import LoadedPipeline
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.running.request_batching import RequestBatcher, _difference
 from triton_diffusers.running.run import Computed, compute
 

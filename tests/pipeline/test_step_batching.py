@@ -15,9 +15,9 @@ from tests.pipeline.loaded import call_inputs, load_tiny
 from tests.tiny import TINY
 from triton_diffusers.calls.arguments import read_call
 from triton_diffusers.errors import CancelledError, ConfigError
-from triton_diffusers.loading.load import LoadedPipeline
 from triton_diffusers.pipelines.denoisers import text_encoders
 from triton_diffusers.pipelines.isolation import isolate, why_not_beside
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.notices import collected
 from triton_diffusers.running.run import run_call
 from triton_diffusers.running.step_batching import Lane, StepBatcher

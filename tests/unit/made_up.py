@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from triton_diffusers.config.options import ServeConfig
-from triton_diffusers.loading.load import LoadedPipeline
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.signature import read_signature
 
 

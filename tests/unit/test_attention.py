@@ -12,8 +12,10 @@ from triton_diffusers.attention.backends import (
     BACKENDS,
     CHAINS,
     ELSEWHERE,
+    NATIVE,
     REFUSED,
     Backend,
+    Tolerance,
     chain,
 )
 from triton_diffusers.attention.choice import (
@@ -23,7 +25,6 @@ from triton_diffusers.attention.choice import (
     choose_attention,
     platform_of,
 )
-from triton_diffusers.attention.probe import NATIVE, Tolerance
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.pipelines.signature import Signature

@@ -12,7 +12,7 @@ from PIL import Image
 
 from triton_diffusers.client import DiffusersClientError, Result
 from triton_diffusers.client.media import file_array
-from triton_diffusers.client.saving import format_of, read_frames, read_sound
+from triton_diffusers.media.decode import format_of, read_frames, read_sound
 
 
 def noise(*shape: int) -> np.ndarray:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from triton_diffusers.config.options import ServeConfig
-from triton_diffusers.loading.errors import chain, component_of, explain_load, forget
+from triton_diffusers.loading.errors import component_of, explain_load
+from triton_diffusers.pipelines.failures import chain, forget
 
 CONFIG = ServeConfig(model="Qwen/Qwen-Image")
 

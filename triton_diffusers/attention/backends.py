@@ -5,10 +5,20 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from triton_diffusers.attention.probe import NATIVE, Tolerance
 from triton_diffusers.errors import ConfigError, near_miss
 
-AUTO = "auto"
+NATIVE, AUTO = "native", "auto"
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far outputs of a denoiser may be from those with native attention: relative L2 error."""
+
+    float32: float
+    half: float
+    """For bfloat16 and float16, and for quantized denoisers."""
+
+
 EXACT = Tolerance(1e-3, 5e-2)
 """The same sums in another order: rounding, which the layers of a denoiser add up."""
 INT8 = Tolerance(1e-1, 1e-1)

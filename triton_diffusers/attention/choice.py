@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from triton_diffusers.attention.backends import BACKENDS, chain
-from triton_diffusers.attention.probe import NATIVE, Probe, takes_backend
+from triton_diffusers.attention.backends import BACKENDS, NATIVE, chain
+from triton_diffusers.attention.probe import Probe, takes_backend
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, near_miss
 from triton_diffusers.pipelines.denoisers import denoisers

@@ -10,27 +10,17 @@ import gc
 import random
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from triton_diffusers.attention.backends import NATIVE, Tolerance
 from triton_diffusers.attention.recorded import Inputs, capture_inputs, copied
 from triton_diffusers.errors import one_line
 from triton_diffusers.pipelines.notices import collected
 from triton_diffusers.pipelines.signature import Signature
 
-NATIVE = "native"
 LONGEST_REASON = 300
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How far outputs of a denoiser may be from those with native attention: relative L2 error."""
-
-    float32: float
-    half: float
-    """For bfloat16 and float16, and for quantized denoisers."""
 
 
 class Probe:

@@ -33,8 +33,8 @@ from triton_diffusers.contract import (
     reserved_hint,
 )
 from triton_diffusers.errors import RequestError, unknown
-from triton_diffusers.loading.load import LoadedPipeline
 from triton_diffusers.media.pixels import Array
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.signature import Parameter, Signature
 
 

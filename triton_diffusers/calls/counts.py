@@ -9,8 +9,8 @@ from typing import Any
 from triton_diffusers.calls import values
 from triton_diffusers.contract import DRAWN_SEEDS, IMAGE_COUNTS, SEED, Kind
 from triton_diffusers.errors import RequestError
-from triton_diffusers.loading.load import LoadedPipeline
 from triton_diffusers.media.pixels import Array
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.signature import Signature
 
 PER_PROMPT = re.compile(r"^(neg(ative)?_)?prompt(_\d)?$")

@@ -17,8 +17,8 @@ from triton_diffusers.contract import (
     TENSOR_FORMAT,
 )
 from triton_diffusers.errors import RequestError, unknown
-from triton_diffusers.loading.load import LoadedPipeline
 from triton_diffusers.media.pixels import Array
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 
 
 def read_output_options(

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading the files that the server encoded, and writing results as files."""
+"""Writing results as files."""
 
 import io
 import wave
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image
@@ -19,74 +20,57 @@ from triton_diffusers.contract import (
     OWN_OUTPUTS,
     VIDEO_FORMATS,
 )
+from triton_diffusers.media.decode import FileError, format_of, import_av
 from triton_diffusers.media.encode import Sound, encode_mp4
 from triton_diffusers.media.pixels import Array
 
-if TYPE_CHECKING:
-    from triton_diffusers.client.result import Result
-
 DEFAULT_FPS = 24.0
-
-SIGNATURES: tuple[tuple[str, int, bytes], ...] = (
-    ("png", 0, b"\x89PNG"),
-    ("jpeg", 0, b"\xff\xd8\xff"),
-    ("webp", 8, b"WEBP"),
-    ("gif", 0, b"GIF8"),
-    ("mp4", 4, b"ftyp"),
-    ("wav", 8, b"WAVE"),
-    ("flac", 0, b"fLaC"),
-)
-"""(format, offset, the bytes that a file of it has there)"""
 
 SPELLINGS = {"jpg": "jpeg"}
 
 
-def format_of(file: bytes) -> str:
-    """Name a file's format by its first bytes; "" when it is none that the server writes."""
-    for name, offset, signature in SIGNATURES:
-        if file[offset : offset + len(signature)] == signature:
-            return name
-    return ""
+class Outputs(Protocol):
+    """What of a result is written."""
+
+    @property
+    def arrays(self) -> Mapping[str, Array]:
+        """Every output by name as it came."""
+
+    @property
+    def images(self) -> list[Image.Image]:
+        """The pictures."""
+
+    @property
+    def frames(self) -> list[list[Image.Image]]:
+        """The frames of each video."""
+
+    @property
+    def audios(self) -> Array:
+        """The sounds, float32 (N,channels,samples)."""
+
+    @property
+    def sampling_rate(self) -> int | None:
+        """Samples per second of the sounds."""
+
+    @property
+    def media(self) -> list[bytes]:
+        """The encoded files."""
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What the server tells of the call."""
 
 
-def read_image(file: bytes) -> Image.Image:
-    """Decode a picture."""
-    image = Image.open(io.BytesIO(file))
-    image.load()
-    return image
+@contextmanager
+def as_client_errors() -> Iterator[None]:
+    """Raise as an error of the client what media tells of a file that cannot be read here."""
+    try:
+        yield
+    except FileError as error:
+        raise DiffusersClientError(str(error)) from None
 
 
-def read_frames(file: bytes) -> list[Image.Image]:
-    """Decode a GIF with Pillow, an MP4 with PyAV."""
-    if format_of(file) == "mp4":
-        with _import_av().open(io.BytesIO(file)) as container:
-            return [frame.to_image() for frame in container.decode(video=0)]
-    animation = Image.open(io.BytesIO(file))
-    frames = []
-    for index in range(getattr(animation, "n_frames", 1)):
-        animation.seek(index)
-        frames.append(animation.convert("RGB"))
-    return frames
-
-
-def read_sound(file: bytes) -> tuple[Array, int]:
-    """Decode a 16-bit WAV: float32 (channels, samples), and samples per second."""
-    if format_of(file) != "wav":
-        raise DiffusersClientError(
-            "a FLAC result is not decoded here: give result.media to soundfile, "
-            "or ask for output_format='wav'."
-        )
-    with wave.open(io.BytesIO(file)) as sound:
-        if sound.getsampwidth() != 2:
-            raise DiffusersClientError(
-                "only 16-bit WAV is decoded here: read result.media yourself."
-            )
-        samples = np.frombuffer(sound.readframes(sound.getnframes()), "<i2")
-        shaped = samples.reshape(-1, sound.getnchannels()).T
-        return (shaped / np.float32(32768)).astype(np.float32), sound.getframerate()
-
-
-def save(result: "Result", path: Path, fps: float | None) -> list[Path]:
+def save(result: Outputs, path: Path, fps: float | None) -> list[Path]:
     """Write a result's outputs by the suffix of `path`; see Result.save."""
     wanted = path.suffix.lower().removeprefix(".")
     wanted = SPELLINGS.get(wanted, wanted)
@@ -110,12 +94,12 @@ def _numbered(path: Path, count: int) -> list[Path]:
     return [path.with_name(f"{path.stem}-{index}{path.suffix}") for index in range(count)]
 
 
-def _fps(result: "Result") -> float:
+def _fps(result: Outputs) -> float:
     told = result.info.get("fps")
     return float(told) if isinstance(told, int | float) and told > 0 else DEFAULT_FPS
 
 
-def _suffixes(result: "Result") -> str:
+def _suffixes(result: Outputs) -> str:
     """List the suffixes that a result can be saved under."""
     encoded = {format_of(file) for file in result.media} - {""}
     fitting = {f".{name}" for name in encoded} | {".npz"}
@@ -131,9 +115,9 @@ def _suffixes(result: "Result") -> str:
 
 
 def _writer(
-    wanted: str, path: Path, result: "Result"
-) -> Callable[["Result", str, float], list[bytes]]:
-    writers: dict[str, Callable[[Result, str, float], list[bytes]]] = {
+    wanted: str, path: Path, result: Outputs
+) -> Callable[[Outputs, str, float], list[bytes]]:
+    writers: dict[str, Callable[[Outputs, str, float], list[bytes]]] = {
         "gif": _encode_gifs,
         "mp4": _encode_mp4s,
         "wav": _encode_wavs,
@@ -148,7 +132,7 @@ def _writer(
     raise DiffusersClientError(f"{problem}. Suffixes that fit this result: {_suffixes(result)}.")
 
 
-def _encode_images(result: "Result", wanted: str, fps: float) -> list[bytes]:
+def _encode_images(result: Outputs, wanted: str, fps: float) -> list[bytes]:
     pillow_format = Image.registered_extensions()[".jpg" if wanted == "jpeg" else f".{wanted}"]
     return [_encode_image(image, pillow_format) for image in result.images]
 
@@ -159,7 +143,7 @@ def _encode_image(image: Image.Image, pillow_format: str, **options: Any) -> byt
     return file.getvalue()
 
 
-def _encode_gifs(result: "Result", wanted: str, fps: float) -> list[bytes]:
+def _encode_gifs(result: Outputs, wanted: str, fps: float) -> list[bytes]:
     if not result.frames:
         return _encode_images(result, wanted, fps)
     timing = {"duration": 1000 / fps, "loop": 0}
@@ -169,8 +153,9 @@ def _encode_gifs(result: "Result", wanted: str, fps: float) -> list[bytes]:
     ]
 
 
-def _encode_mp4s(result: "Result", wanted: str, fps: float) -> list[bytes]:
-    _import_av()
+def _encode_mp4s(result: Outputs, wanted: str, fps: float) -> list[bytes]:
+    with as_client_errors():
+        import_av()
     videos = result.frames
     sounds = _sounds(result)
     if len(sounds) != len(videos):
@@ -178,7 +163,7 @@ def _encode_mp4s(result: "Result", wanted: str, fps: float) -> list[bytes]:
     return [_encode_mp4(video, fps, s) for video, s in zip(videos, sounds, strict=True)]
 
 
-def _sounds(result: "Result") -> list[Sound]:
+def _sounds(result: Outputs) -> list[Sound]:
     """Return the sounds that can stand beside a result's videos; none where one cannot."""
     if any(format_of(file) == "flac" for file in result.media):
         return []  # which is not decoded here
@@ -195,18 +180,7 @@ def _encode_mp4(frames: list[Image.Image], fps: float, sound: Sound | None) -> b
     return encode_mp4(padded, fps, "yuv420p", sound)
 
 
-def _import_av() -> Any:
-    try:
-        import av
-    except ImportError:
-        raise DiffusersClientError(
-            "MP4 needs PyAV here (pip install av). Without it: let the server encode the video "
-            "(output_format='mp4'), or save as .gif."
-        ) from None
-    return av
-
-
-def _encode_wavs(result: "Result", wanted: str, fps: float) -> list[bytes]:
+def _encode_wavs(result: Outputs, wanted: str, fps: float) -> list[bytes]:
     return [_encode_wav(sound, result.sampling_rate or 0) for sound in result.audios]
 
 
@@ -222,7 +196,7 @@ def _encode_wav(sound: Array, sampling_rate: int) -> bytes:
     return file.getvalue()
 
 
-def _encode_npy(result: "Result", wanted: str, fps: float) -> list[bytes]:
+def _encode_npy(result: Outputs, wanted: str, fps: float) -> list[bytes]:
     main = _main_arrays(result)
     if not main:
         return []
@@ -231,13 +205,13 @@ def _encode_npy(result: "Result", wanted: str, fps: float) -> list[bytes]:
     return [file.getvalue()]
 
 
-def _main_arrays(result: "Result") -> list[str]:
+def _main_arrays(result: Outputs) -> list[str]:
     own = {tensor.name for tensor in OWN_OUTPUTS}
     names = [name for name in result.arrays if name not in own]
     return [n for n in (IMAGES.name, FRAMES.name, *AUDIO_FIELDS) if n in names] or names
 
 
-def _encode_npz(result: "Result", wanted: str, fps: float) -> list[bytes]:
+def _encode_npz(result: Outputs, wanted: str, fps: float) -> list[bytes]:
     file = io.BytesIO()
     plain = {
         n: a if a.dtype != np.object_ else a.astype(np.bytes_) for n, a in result.arrays.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The video that a call made: its size and length as they are, and what to tell of them."""
+"""What a call made: the size and length that its files have, and what to tell of them."""
 
 import asyncio
 import io
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from PIL import Image
 
 from triton_diffusers.client import Result
-from triton_diffusers.client.saving import format_of
 from triton_diffusers.contract import AUDIO_FIELDS
 from triton_diffusers.gateway.errors import ApiError
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.fields import Asked
 from triton_diffusers.gateway.sizes import SizeMemory
+from triton_diffusers.media.decode import format_of
 
 MEDIA_TYPES = {"mp4": "video/mp4", "gif": "image/gif"}
 """output_format -> what HTTP calls it."""
@@ -62,3 +62,17 @@ def _measure(content: bytes) -> tuple[tuple[int, int], int, float, bool]:
         seconds = stream.frames / float(stream.average_rate)
         size = (stream.width, stream.height)
         return size, stream.frames, seconds, bool(container.streams.audio)
+
+
+def check_size(model: Model, asked: Asked, result: Result, sizes: SizeMemory) -> str | None:
+    """Return the pictures' size as "WxH"; refuse where it is not what was asked for.
+
+    What a model made instead is remembered: the same is refused at once the next time.
+    """
+    if not result.media:
+        return None
+    made = Image.open(io.BytesIO(result.media[0])).size
+    if asked.size is not None and asked.size != made:
+        warnings = result.info.get("warnings", [])
+        raise sizes.learn(model, asked.size, asked.keywords, made, warnings)
+    return f"{made[0]}x{made[1]}"

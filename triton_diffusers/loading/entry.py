@@ -7,16 +7,15 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from triton_diffusers.attention.choice import check_environment
 from triton_diffusers.calls.defaults import refuse_reserved
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import is_decoupled
 from triton_diffusers.errors import ConfigError
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.signature import entry_inputs, entry_outputs, read_signature
-
-if TYPE_CHECKING:
-    from triton_diffusers.loading.load import LoadedPipeline
 
 
 def check_entry(
@@ -78,7 +77,7 @@ def _declared(tensor: tuple[str, tuple[int, ...]]) -> str:
 
 def load_entry(
     args: Mapping[str, str], log: Callable[[str], None] = lambda text: None
-) -> "LoadedPipeline":
+) -> LoadedPipeline:
     """Load the pipeline of an entry after checking the entry; the cheapest checks come first.
 
     args: what Triton passes to `initialize`. log: gets progress, a line at a time. Raises
@@ -91,6 +90,7 @@ def load_entry(
     from triton_diffusers.loading.load import load_pipeline
     from triton_diffusers.pipelines.classes import find_pipeline_class
 
+    check_environment()
     entry = Path(args["model_repository"])
     problems = check_entry(model_config, config, find_pipeline_class(config.lifted(), entry))
     if problems:

@@ -1,39 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a pipeline did not load or run, in one line: which component, which package, what to do."""
 
-import gc
-import re
 import shutil
-import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import one_line
 from triton_diffusers.pipelines import weight_files
-
-PACKAGES = {
-    "PIL": "pillow",
-    "cv2": "opencv-python-headless",
-    "onnx": "onnxruntime",
-    "opencv": "opencv-python-headless",
-}
-"""Packages whose name in pip is another one."""
-
+from triton_diffusers.pipelines.failures import GPU_FULL, NO_MEMORY, chain
+from triton_diffusers.pipelines.packages import missing_package
 
 DAMAGED = ("JSONDecodeError", "KeyError", "SafetensorError")
 DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
-GPU_FULL = ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of")
-NO_MEMORY = (
-    *("can't allocate memory", "Cannot allocate memory", "not enough memory"),
-    "can't start new thread",
-)
-"""As PyTorch's allocator, the operating system, safetensors and Python word it.
-
-A thread's stack is memory too, and shards are loaded by several threads.
-"""
 
 
 def explain_load(error: BaseException, config: ServeConfig, folder: Path | None = None) -> str:
@@ -47,50 +26,6 @@ def explain_load(error: BaseException, config: ServeConfig, folder: Path | None 
     of = f"component '{component}' of " if component else ""
     text = one_line(error).rstrip(".")
     return f"{of}model '{config.model}' does not load: {text}{_advice(error, config, folder)}"
-
-
-def forget(error: BaseException) -> None:
-    """Let go of what a failed load had loaded: it hangs on the local names in the tracebacks."""
-    for each in chain(error):
-        traceback.clear_frames(each.__traceback__)
-        for frame, _ in traceback.walk_tb(each.__traceback__):
-            _ = frame.f_locals  # renews the copy of the names that reading them once had left
-    gc.collect()
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error, or what caused it, is want of memory: the GPU's or the host's."""
-    return any(
-        isinstance(each, MemoryError)
-        or any(words in f"{type(each).__name__}: {each}" for words in (*GPU_FULL, *NO_MEMORY))
-        for each in chain(error)
-    )
-
-
-def missing_package(error: BaseException) -> str | None:
-    """Return how to install the package whose absence an error means, or None.
-
-    diffusers imports some packages only where they are there: later they are unknown names.
-    """
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return install(error.name.partition(".")[0])
-    found = re.search(r"name '(ftfy|bs4|sentencepiece)' is not defined", str(error))
-    return install(found[1]) if isinstance(error, NameError) and found else None
-
-
-def install(*modules: str) -> str:
-    """Say what to type to get packages."""
-    packages = " ".join(PACKAGES.get(m, m.replace("_", "-")) for m in modules)
-    return f"install it in the Python that tritonserver uses: pip install {packages}"
-
-
-def dummy_backends(cls: Any) -> list[str]:
-    """Return the packages that diffusers misses for a class of which it has only a stand-in."""
-    from diffusers.utils import import_utils
-
-    names = getattr(cls, "_backends", ())
-    checks = getattr(import_utils, "BACKENDS_MAPPING", {})
-    return [name for name in names if name not in checks or not checks[name][0]()]
 
 
 def component_of(frame: FrameType) -> str | None:
@@ -160,18 +95,6 @@ def _variants(folder: Path | None) -> str:
         return "its page on the hub lists (fp16 means files such as model.fp16.safetensors)"
     there = ", ".join(sorted(weight_files.variants(folder)))
     return f"{folder} has ({there or 'it has none'})"
-
-
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that led to it."""
-    found: list[BaseException] = []
-    following: list[BaseException | None] = [error]
-    while following:
-        each = following.pop()
-        if each is not None and each not in found:
-            found.append(each)
-            yield each
-            following += [each.__context__, each.__cause__]
 
 
 def cache_folder() -> Path:

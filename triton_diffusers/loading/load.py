@@ -3,13 +3,12 @@
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from triton_diffusers import families
-from triton_diffusers.attention.choice import choose_attention
+from triton_diffusers.attention.choice import check_environment, choose_attention
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.arguments import (
@@ -21,7 +20,7 @@ from triton_diffusers.loading.arguments import (
     load_single_file,
 )
 from triton_diffusers.loading.checks import check_early, check_needed_components, check_options
-from triton_diffusers.loading.errors import explain_load, forget
+from triton_diffusers.loading.errors import explain_load
 from triton_diffusers.loading.modules import (
     cast_layerwise,
     compile_denoisers,
@@ -34,7 +33,9 @@ from triton_diffusers.loading.warmup import first_arguments, warm_up
 from triton_diffusers.loading.weights import fetch, load_watched
 from triton_diffusers.lora.adapters import load_lora
 from triton_diffusers.pipelines.classes import find_pipeline_class, import_diffusers
-from triton_diffusers.pipelines.isolation import Processors, read_processors, why_not_beside
+from triton_diffusers.pipelines.failures import forget
+from triton_diffusers.pipelines.isolation import read_processors, why_not_beside
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.model_files import (
     component_classes,
     fetch_subfolder,
@@ -43,38 +44,13 @@ from triton_diffusers.pipelines.model_files import (
     read_index,
 )
 from triton_diffusers.pipelines.notices import quiet_loading
-from triton_diffusers.pipelines.signature import Signature, read_signature
+from triton_diffusers.pipelines.signature import read_signature
 from triton_diffusers.placement.devices import check_device, use_device
 from triton_diffusers.placement.placement import check_placement, choose_placement, place
 from triton_diffusers.previews.previews import Previews
 from triton_diffusers.quantization.plan import Quantization, plan_quantization, verify_quantization
 
 Log = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class LoadedPipeline:
-    """A pipeline ready to be called, and what is known about it."""
-
-    pipeline: Any
-    signature: Signature
-    config: ServeConfig
-    device: str
-    dtype: str | dict[str, str]
-    versions: dict[str, str]
-    warnings: tuple[str, ...] = ()
-    call_kwargs: dict[str, Any] = field(default_factory=dict)
-    """The entry's `diffusers_call_kwargs` without those that the pipeline does not take."""
-    processors: Processors = ()
-    previews: Previews | None = None
-    """Where the entry streams: what is known of its previews."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What the load-time options came to, as JSON: for the log and for `info`."""
-
-    @cached_property
-    def execution_device(self) -> Any:
-        """Where the pipeline takes its inputs; it keeps that once it is loaded."""
-        return self.pipeline._execution_device
 
 
 def load_pipeline(
@@ -90,6 +66,7 @@ def load_pipeline(
     asked for. Raises ConfigError, in one line, for what the operator set and for what does not
     load.
     """
+    check_environment()
     diffusers = import_diffusers()
     import torch
 

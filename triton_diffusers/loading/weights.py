@@ -2,7 +2,6 @@
 """from_pretrained(), watched: fetched first, checked against the memory, timed, told to the log."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -11,16 +10,6 @@ from typing import Any
 from triton_diffusers.loading.progress import Log, download_progress, loading_progress
 from triton_diffusers.loading.report import LoadReport, timed_loading
 from triton_diffusers.placement.host_memory import check_host_memory, weights_of
-
-PARALLEL = "HF_ENABLE_PARALLEL_LOADING"
-
-
-def ask_for_parallel_loading() -> None:
-    """Have diffusers load the shards of a model in parallel; only before diffusers is imported.
-
-    transformers does so by itself. The operator's own setting wins.
-    """
-    os.environ.setdefault(PARALLEL, "1")
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line, unknown
-from triton_diffusers.loading.errors import install
 from triton_diffusers.pipelines.model_files import find_path, is_path
 from triton_diffusers.pipelines.notices import collected
+from triton_diffusers.pipelines.packages import install
 
 KEYS = ("path", "weight_name", "scale", "adapter_name")
 

@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image, video and audio files that callers send -> pictures and arrays.
+"""Image, video and audio files -> pictures and arrays: those that callers send, and our own.
 
-The limits hold before memory is taken: a small file may hold a huge picture.
+The limits on what callers send hold before memory is taken: a small file may hold a huge picture.
 """
 
 import base64
 import binascii
 import io
 import warnings
+import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
 from triton_diffusers.errors import RequestError
 from triton_diffusers.media.pixels import Array
+
+if TYPE_CHECKING:
+    pass
 
 BASE64_LETTERS = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_\r\n"
@@ -29,6 +33,20 @@ PICTURE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Those that Pillow decodes itself: for others it would start programs (EPS) or guess."""
 VIDEO_CONTAINERS = ((4, b"ftyp", "mov"), (0, b"\x1a\x45\xdf\xa3", "matroska"), (8, b"AVI ", "avi"))
 """(offset, mark, demuxer). FFmpeg's own guess would include playlists, which name other files."""
+SIGNATURES: tuple[tuple[str, int, bytes], ...] = (
+    ("png", 0, b"\x89PNG"),
+    ("jpeg", 0, b"\xff\xd8\xff"),
+    ("webp", 8, b"WEBP"),
+    ("gif", 0, b"GIF8"),
+    ("mp4", 4, b"ftyp"),
+    ("wav", 8, b"WAVE"),
+    ("flac", 0, b"fLaC"),
+)
+"""(format, offset, the bytes that a file of it has there)"""
+
+
+class FileError(Exception):
+    """A file that the server made cannot be read here; the text says what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -244,3 +262,61 @@ def _check_frame(size: tuple[int, int], count: int, name: str, limits: Limits) -
     _check_pixels(size, name, limits)
     check_pixels_in_all(size[0] * size[1] * count, name, limits)
     check_frames(count, name, limits)
+
+
+def format_of(file: bytes) -> str:
+    """Name a file's format by its first bytes; "" when it is none that the server writes."""
+    for name, offset, signature in SIGNATURES:
+        if file[offset : offset + len(signature)] == signature:
+            return name
+    return ""
+
+
+def read_image(file: bytes) -> Image.Image:
+    """Decode a picture."""
+    image = Image.open(io.BytesIO(file))
+    image.load()
+    return image
+
+
+def read_frames(file: bytes) -> list[Image.Image]:
+    """Decode a GIF with Pillow, an MP4 with PyAV. Raises FileError where that is missing."""
+    if format_of(file) == "mp4":
+        with import_av().open(io.BytesIO(file)) as container:
+            return [frame.to_image() for frame in container.decode(video=0)]
+    animation = Image.open(io.BytesIO(file))
+    frames = []
+    for index in range(getattr(animation, "n_frames", 1)):
+        animation.seek(index)
+        frames.append(animation.convert("RGB"))
+    return frames
+
+
+def read_sound(file: bytes) -> tuple[Array, int]:
+    """Decode a 16-bit WAV: float32 (channels, samples), and samples per second.
+
+    Raises FileError for any other sound.
+    """
+    if format_of(file) != "wav":
+        raise FileError(
+            "a FLAC result is not decoded here: give result.media to soundfile, "
+            "or ask for output_format='wav'."
+        )
+    with wave.open(io.BytesIO(file)) as sound:
+        if sound.getsampwidth() != 2:
+            raise FileError("only 16-bit WAV is decoded here: read result.media yourself.")
+        samples = np.frombuffer(sound.readframes(sound.getnframes()), "<i2")
+        shaped = samples.reshape(-1, sound.getnchannels()).T
+        return (shaped / np.float32(32768)).astype(np.float32), sound.getframerate()
+
+
+def import_av() -> Any:
+    """Return PyAV. Raises FileError where it is not installed."""
+    try:
+        import av
+    except ImportError:
+        raise FileError(
+            "MP4 needs PyAV here (pip install av). Without it: let the server encode the video "
+            "(output_format='mp4'), or save as .gif."
+        ) from None
+    return av

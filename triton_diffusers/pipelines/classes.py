@@ -14,17 +14,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from triton_diffusers.attention.choice import check_environment
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line, unknown
-from triton_diffusers.loading.errors import dummy_backends, install
-from triton_diffusers.loading.weights import ask_for_parallel_loading
 from triton_diffusers.pipelines.model_files import find_model, find_path, is_single_file, read_index
+from triton_diffusers.pipelines.packages import dummy_backends, install
+
+PARALLEL = "HF_ENABLE_PARALLEL_LOADING"
 
 
 def import_diffusers() -> Any:
     """Import diffusers without the notices that its optional dependencies print."""
-    check_environment()
     ask_for_parallel_loading()
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     for name in ("torchao", "torch.utils._pytree", "diffusers.quantizers"):
@@ -199,3 +198,11 @@ def _is_setting(hint: Any) -> bool:
 def _class_name(hint: Any) -> str:
     parts = [a for a in typing.get_args(hint) if a is not type(None)]
     return " or ".join(_class_name(a) for a in parts) if parts else getattr(hint, "__name__", "?")
+
+
+def ask_for_parallel_loading() -> None:
+    """Have diffusers load the shards of a model in parallel; only before diffusers is imported.
+
+    transformers does so by itself. The operator's own setting wins.
+    """
+    os.environ.setdefault(PARALLEL, "1")

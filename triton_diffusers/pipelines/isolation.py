@@ -16,7 +16,6 @@ from typing import Any
 from tqdm import tqdm
 
 from triton_diffusers.pipelines.denoisers import denoisers
-from triton_diffusers.running.stand_ins import pipelines_inside
 
 OnStep = Callable[..., None]
 """(steps done, steps in all; 0 when unknown). May raise to stop the call.
@@ -169,3 +168,8 @@ def _own_source(cls: type) -> str | None:
         return "".join(inspect.getsource(inspect.unwrap(function)) for function in functions)
     except (OSError, TypeError):
         return None
+
+
+def pipelines_inside(pipeline: Any) -> list[Any]:
+    """Return the pipelines that a combined pipeline holds, or those of a call's copy."""
+    return [value for value in vars(pipeline).values() if hasattr(value, "progress_bar")]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_diffusers.errors import ConfigError, one_line, unknown
-from triton_diffusers.loading.errors import install
+from triton_diffusers.pipelines.packages import install
 from triton_diffusers.quantization.torchao import (
     GRANULARITY,
     build_torchao,

@@ -13,7 +13,7 @@ from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, near_miss
-from triton_diffusers.loading.errors import install
+from triton_diffusers.pipelines.packages import install
 from triton_diffusers.quantization.methods import METHODS, Method
 from triton_diffusers.quantization.native import build_native, left_out
 from triton_diffusers.quantization.request import Request, present, read_request, torchao_class

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from triton_diffusers.errors import ConfigError, one_line, unknown
-from triton_diffusers.loading.errors import install
+from triton_diffusers.pipelines.packages import install
 
 DTYPES = ("bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2", "int4", "int8")
 """Offered where another name is no dtype of torch."""

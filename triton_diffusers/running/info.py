@@ -8,7 +8,7 @@ from typing import Any
 from triton_diffusers.calls.arguments import Call
 from triton_diffusers.calls.output_options import read_fps
 from triton_diffusers.contract import Kind
-from triton_diffusers.loading.load import LoadedPipeline
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.running.record import Record, rounded
 
 

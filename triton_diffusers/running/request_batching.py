@@ -19,8 +19,8 @@ import numpy as np
 from triton_diffusers.calls.arguments import Call
 from triton_diffusers.calls.counts import PER_PROMPT
 from triton_diffusers.errors import CancelledError, OutOfMemoryError, one_line
-from triton_diffusers.loading.load import LoadedPipeline
 from triton_diffusers.pipelines.isolation import OnStep
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.running.record import whole_numbers
 from triton_diffusers.running.run import Computed, compute
 

@@ -13,12 +13,12 @@ from triton_diffusers.calls.arguments import Call
 from triton_diffusers.calls.outputs import to_wire
 from triton_diffusers.contract import BYTES_SUFFIX, INFO, MEDIA, SAMPLING_RATE, SEED_USED
 from triton_diffusers.errors import CancelledError, OutOfMemoryError, RequestError, one_line
-from triton_diffusers.loading.errors import forget, is_out_of_memory, missing_package
-from triton_diffusers.loading.load import LoadedPipeline
 from triton_diffusers.media.pixels import Array
-from triton_diffusers.pipelines.failures import is_refusal
+from triton_diffusers.pipelines.failures import forget, is_out_of_memory, is_refusal
 from triton_diffusers.pipelines.isolation import OnStep, isolate, restored_on_failure
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.notices import collected, tell_of_nan
+from triton_diffusers.pipelines.packages import missing_package
 from triton_diffusers.placement.devices import free_cached, peak_memory_bytes
 from triton_diffusers.previews.previews import CallPreviews
 from triton_diffusers.running.info import render_info

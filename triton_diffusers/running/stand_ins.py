@@ -47,11 +47,6 @@ class SharedDecoder(Shared):
         return lane.call(lane.method(module, "decode"), args, kwargs)
 
 
-def pipelines_inside(pipeline: Any) -> list[Any]:
-    """Return the pipelines that a combined pipeline holds, or those of a call's copy."""
-    return [value for value in vars(pipeline).values() if hasattr(value, "progress_bar")]
-
-
 def is_cast_to_decode(vae: Any) -> bool:
     """Tell whether pipelines change the type of a vae around its decode: no other may run then."""
     upcast = getattr(getattr(vae, "config", None), "force_upcast", False)

@@ -18,13 +18,9 @@ from greenlet import getcurrent, greenlet
 
 from triton_diffusers.errors import one_line
 from triton_diffusers.pipelines.denoisers import denoisers, text_encoders
+from triton_diffusers.pipelines.isolation import pipelines_inside
 from triton_diffusers.running.joining import Call, Joined, NotJoinableError, join, read_call, split
-from triton_diffusers.running.stand_ins import (
-    Shared,
-    SharedDecoder,
-    is_cast_to_decode,
-    pipelines_inside,
-)
+from triton_diffusers.running.stand_ins import Shared, SharedDecoder, is_cast_to_decode
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
 """Largest relative L2 difference between a joined forward and the separate ones."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton requests <-> jobs of the engine, their metrics and their shared memory.
+"""Triton requests <-> jobs of the engine: all that names `triton_python_backend_utils`.
 
 An entry's `1/model.py` takes `TritonPythonModel` from here.
 """

@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Container
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -29,9 +29,8 @@ from triton_diffusers.errors import unknown
 from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.media import MASK_FIELD, input_of, read_mask, read_media
-
-if TYPE_CHECKING:  # the state holds the jobs, which are read here too
-    from triton_diffusers.gateway.state import State
+from triton_diffusers.gateway.settings import Settings
+from triton_diffusers.gateway.sizes import SizeMemory
 
 PROMPT = "prompt"
 
@@ -105,7 +104,8 @@ class Asked:
 
 
 async def read_fields(
-    state: "State",
+    settings: Settings,
+    sizes: SizeMemory,
     model: Model,
     body: BaseModel,
     file_format: str = "png",
@@ -124,7 +124,7 @@ async def read_fields(
             continue
         target = input_of(model, name)
         if target is not None:
-            await _add_media(state, asked, target, name, value)
+            await _add_media(settings, asked, target, name, value)
         elif name in cosmetic and name not in model.entry.inputs:
             asked.notes.append(f"{name} is ignored: '{model.name}' has nothing of the kind")
         elif name in LOADED and name not in model.entry.inputs:
@@ -135,20 +135,20 @@ async def read_fields(
     _set_size(model, asked)
     _set_count(model, asked, _read_count(sent))
     _set_format(asked, sent.get("output_format"), sent.get("output_compression"), file_format)
-    state.sizes.check(model, asked.size, asked.keywords)
+    sizes.check(model, asked.size, asked.keywords)
     return asked
 
 
-async def _add_media(state: "State", asked: Asked, target: str, name: str, value: Any) -> None:
+async def _add_media(settings: Settings, asked: Asked, target: str, name: str, value: Any) -> None:
     """Add a media input as file contents."""
     if target in asked.keywords:
         raise invalid(f"'{name}' and another field are both the input '{target}': send one", name)
     asked.sent_as[target] = asked.sent_as[target + BYTES_SUFFIX] = name
     if name == MASK_FIELD:
-        asked.keywords[target], note = await read_mask(state.settings, value)
+        asked.keywords[target], note = await read_mask(settings, value)
         asked.notes.append(note)
     else:
-        asked.keywords[target] = await read_media(state.settings, name, value)
+        asked.keywords[target] = await read_media(settings, name, value)
 
 
 def refuse_several(asked: Asked, reason: str) -> None:

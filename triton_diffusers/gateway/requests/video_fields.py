@@ -13,7 +13,6 @@ from PIL import Image, UnidentifiedImageError
 
 from triton_diffusers.client.errors import DiffusersClientError, InvalidRequest
 from triton_diffusers.client.request import build_inputs
-from triton_diffusers.client.saving import format_of
 from triton_diffusers.contract import DRAWN_SEEDS, FPS, SEED, VIDEO_FORMATS
 from triton_diffusers.gateway.errors import from_client, invalid
 from triton_diffusers.gateway.models import Model
@@ -29,6 +28,7 @@ from triton_diffusers.gateway.requests.uploads import read_request
 from triton_diffusers.gateway.schemas import VideoFields
 from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.state import state_of
+from triton_diffusers.media.decode import format_of
 
 REFERENCES = ("input_reference", "image_reference")
 """Fields that hold a picture or a video; which of the model's inputs it is, its content says."""
@@ -55,7 +55,7 @@ async def read_video_request(request: Request) -> VideoCall:
     """Read a body. Raises ApiError: 404 for an unknown model, 400 for what it cannot take."""
     state = state_of(request)
     model, body = await read_request(request, VideoFields, "video")
-    asked = await read_fields(state, model, body, VIDEO_FORMATS[0])
+    asked = await read_fields(state.settings, state.sizes, model, body, VIDEO_FORMATS[0])
     _set_rate(model, asked)
     seconds = await _set_length(model, asked)
     await _set_references(state.settings, model, asked)

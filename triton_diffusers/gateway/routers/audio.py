@@ -59,7 +59,9 @@ async def generate_audio(request: Request) -> Response:
     """Make sound and answer with it. Whoever goes away stops the model."""
     state = state_of(request)
     model, body = await read_request(request, AudioFields, "audio")
-    asked = await read_fields(state, model, body, body.response_format or AUDIO_FORMATS[0])
+    asked = await read_fields(
+        state.settings, state.sizes, model, body, body.response_format or AUDIO_FORMATS[0]
+    )
     _set_text(model, asked)
     _set_length(model, asked)
     _check(asked)

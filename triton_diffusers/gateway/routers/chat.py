@@ -19,7 +19,8 @@ from triton_diffusers.gateway.calls import generate, until_gone
 from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.fields import CHAT, COSMETIC, PROMPT, Asked, read_fields
-from triton_diffusers.gateway.routers.images import STREAMS, check_size, data_url
+from triton_diffusers.gateway.results import check_size
+from triton_diffusers.gateway.routers.images import STREAMS, data_url
 from triton_diffusers.gateway.schemas import (
     ChatAnswer,
     ChatChoice,
@@ -63,7 +64,7 @@ def describe_chat(
 ) -> ChatAnswer:
     """Make the JSON answer: one message with every picture; with `n`, a choice for each."""
     file_format = asked.keywords[OUTPUT_FORMAT.name]
-    size = check_size(state, model, asked, result)
+    size = check_size(model, asked, result, state.sizes)
     parts = [
         ImagePart(type="image_url", image_url=ImageUrl(url=data_url(file, file_format)))
         for file in result.media
@@ -107,7 +108,9 @@ async def _read(state: State, model: Model, body: ChatCompletion) -> Asked:
             raise invalid(f"'{name}' is sent twice: as a field, and in a message", name)
         sent |= {name: value} if value else {}
     fields = ImageFields.model_validate(sent)
-    asked = await read_fields(state, model, fields, cosmetic=(*COSMETIC, *CHAT))
+    asked = await read_fields(
+        state.settings, state.sizes, model, fields, cosmetic=(*COSMETIC, *CHAT)
+    )
     if PROMPT in model.entry.inputs and PROMPT not in asked.keywords and not images:
         raise invalid(
             f"messages: the user's last one has no text; '{model.name}' makes pictures from one",

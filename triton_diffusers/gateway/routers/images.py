@@ -23,6 +23,7 @@ from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.fields import PROMPT, Asked, read_fields
 from triton_diffusers.gateway.requests.media import IMAGE_FIELDS
 from triton_diffusers.gateway.requests.uploads import document, read_request
+from triton_diffusers.gateway.results import check_size
 from triton_diffusers.gateway.schemas import (
     ImageData,
     ImageEdit,
@@ -64,7 +65,7 @@ async def generations(request: Request, body: ImageGeneration) -> Any:
     """Make pictures from a text. With `stream` the answer is a stream of events."""
     state = state_of(request)
     model = await state.models.find(body.model, "image")
-    asked = await read_fields(state, model, body)
+    asked = await read_fields(state.settings, state.sizes, model, body)
     if PROMPT in model.entry.inputs and PROMPT not in asked.keywords:
         raise invalid(f"{PROMPT} is missing: '{model.name}' makes pictures from a text", PROMPT)
     return await answer_images(request, model, asked, body, "image_generation")
@@ -100,7 +101,7 @@ async def variations(request: Request) -> Any:
 async def _answer_edit(request: Request, declared: type[ImageFields]) -> Any:
     state = state_of(request)
     model, body = await read_request(request, declared, "image")
-    asked = await read_fields(state, model, body)
+    asked = await read_fields(state.settings, state.sizes, model, body)
     if not any(name in asked.keywords for name in model.media_inputs):
         takes = ", ".join(model.media_inputs) or "none: see POST /v1/images/generations"
         raise invalid(
@@ -135,7 +136,7 @@ def describe_images(
         model=model.name,
         seed=result.seeds[0] if result.seeds else None,
         seeds=result.seeds,
-        size=check_size(state, model, asked, result),
+        size=check_size(model, asked, result, state.sizes),
         output_format=file_format,
         seconds=result.info.get("seconds", {}),
         notes=[*asked.notes, *result.info.get("warnings", ())],
@@ -152,20 +153,6 @@ def image_data(file: bytes, file_format: str, response_format: str) -> ImageData
 def data_url(file: bytes, file_format: str) -> str:
     """Return a picture's file as a data: URL."""
     return f"data:image/{file_format};base64,{base64.b64encode(file).decode()}"
-
-
-def check_size(state: State, model: Model, asked: Asked, result: Result) -> str | None:
-    """Return the pictures' size as "WxH"; refuse where it is not what was asked for.
-
-    What a model made instead is remembered: the same is refused at once the next time.
-    """
-    if not result.media:
-        return None
-    made = Image.open(io.BytesIO(result.media[0])).size
-    if asked.size is not None and asked.size != made:
-        warnings = result.info.get("warnings", [])
-        raise state.sizes.learn(model, asked.size, asked.keywords, made, warnings)
-    return f"{made[0]}x{made[1]}"
 
 
 class ImageEvents(EventCall):
