@@ -27,12 +27,7 @@ from builder.commands.generate import check_output
 from builder.console import busy, fail, say, warn
 from builder.tritonserver.installation import ServerError, shared_memory_warning
 from builder.tritonserver.server import Server, start_server
-from triton_diffusers.client import (
-    DiffusersClient,
-    DiffusersClientError,
-    InvalidRequest,
-    Result,
-)
+from triton_diffusers.client import DiffusersClient, DiffusersClientError, InvalidRequest, Result
 from triton_diffusers.errors import ConfigError
 
 

@@ -15,15 +15,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from builder.tritonserver.server import Server
-from tests.server.wire import (
-    BUSY_STATUS,
-    PROTOCOLS,
-    TIMEOUT_S,
-    Pending,
-    connect,
-    infer,
-    refusal,
-)
+from tests.server.wire import BUSY_STATUS, PROTOCOLS, TIMEOUT_S, Pending, connect, infer, refusal
 
 pytest_plugins = ("tests.server.small_server",)
 

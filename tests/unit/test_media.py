@@ -14,18 +14,18 @@ import pytest
 from PIL import Image
 
 from tests.server import broken_files as files
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import RequestError
-from triton_diffusers.media.decode import (
-    Limits,
-    decode_audio,
-    decode_image,
-    decode_video,
-    read_file,
-)
+from triton_diffusers.media.decode import decode_audio, decode_image, decode_video, read_file
 from triton_diffusers.media.encode import Sound, encode_audio, encode_image, encode_video
 
-LIMITS = Limits(
-    max_pixels=4096, max_pixels_in_all=16_384, max_bytes=2**20, max_frames=12, max_audio_s=5
+LIMITS = ServeConfig(
+    model="any",
+    max_input_pixels=4096,
+    max_input_pixels_in_all=16_384,
+    max_input_bytes=2**20,
+    max_frames=12,
+    max_audio_s=5,
 )
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (16, 24, 3), np.uint8)
@@ -196,7 +196,7 @@ def test_texts_that_are_no_files(element: str) -> None:
 
 
 def test_the_size_of_a_file_is_limited_before_and_after_base64() -> None:
-    small = dataclasses.replace(LIMITS, max_bytes=1000)
+    small = dataclasses.replace(LIMITS, max_input_bytes=1000)
     for data in (bytes(3000), base64.b64encode(bytes(1100)), b"data:;base64," + b"A" * 1400):
         with pytest.raises(RequestError, match="max_input_bytes"):
             read_file(data, "x", small)

@@ -146,7 +146,7 @@ def read_media(
     else:
         images = _decode_files(parameter, inputs[files], files, config)
     if parameter.kind is Kind.VIDEO:
-        decode.check_frames(len(images), name if name in inputs else files, _limits(config))
+        decode.check_frames(len(images), name if name in inputs else files, config)
         tensor = parameter.video_tensor or _video_tensor
         return (tensor(name, images) if parameter.as_tensor else images), 1, None
     return one_or_many(parameter, images), len(images), None
@@ -165,32 +165,21 @@ def pictures_of(array: Array, name: str, config: ServeConfig) -> list[Image.Imag
             f"input '{name}': shape {list(array.shape)}; at most {config.max_input_pixels} pixels "
             "are accepted (max_input_pixels of the entry); send smaller pictures"
         )
-    decode.check_pixels_in_all(int(np.prod(array.shape[:3])), name, _limits(config))
+    decode.check_pixels_in_all(int(np.prod(array.shape[:3])), name, config)
     pixels = array[..., 0] if array.shape[-1] == 1 else array
     return [Image.fromarray(p) for p in pixels]
-
-
-def _limits(config: ServeConfig) -> decode.Limits:
-    return decode.Limits(
-        config.max_input_pixels,
-        config.max_input_pixels_in_all,
-        config.max_input_bytes,
-        config.max_frames,
-        config.max_audio_s,
-    )
 
 
 def _decode_files(
     parameter: Parameter, array: Array, name: str, config: ServeConfig
 ) -> list[Image.Image]:
-    limits = _limits(config)
-    contents = [decode.read_file(e, name, limits) for e in not_empty(array, name).flat]
+    contents = [decode.read_file(e, name, config) for e in not_empty(array, name).flat]
     if parameter.kind is Kind.VIDEO and len(contents) == 1:
-        return decode.decode_video(contents[0], name, limits)
+        return decode.decode_video(contents[0], name, config)
     images: list[Image.Image] = []
     for content in contents:
-        images.append(decode.decode_image(content, name, limits, parameter.file_mode))
-        decode.check_pixels_in_all(sum(i.width * i.height for i in images), name, limits)
+        images.append(decode.decode_image(content, name, config, parameter.file_mode))
+        decode.check_pixels_in_all(sum(i.width * i.height for i in images), name, config)
     return images
 
 
@@ -212,8 +201,8 @@ def _read_audio(
         samples = finite(not_empty(inputs[name], name), name)
     else:
         element = single(list(not_empty(inputs[files], files).flat), files)
-        limits = _limits(config)
-        samples, rate = decode.decode_audio(decode.read_file(element, files, limits), files, limits)
+        data = decode.read_file(element, files, config)
+        samples, rate = decode.decode_audio(data, files, config)
     if samples.ndim != 2:
         raise RequestError(f"input '{name}': shape {list(samples.shape)}; send [channels, samples]")
     sound = torch.from_numpy(np.array(samples, np.float32))

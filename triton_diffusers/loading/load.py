@@ -2,7 +2,6 @@
 """`ServeConfig` -> a pipeline on its device. Imports torch and diffusers inside its functions."""
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from triton_diffusers.loading.modules import (
     enable_vae_options,
     use_channels_last,
 )
-from triton_diffusers.loading.progress import moving_progress
+from triton_diffusers.loading.progress import Log, moving_progress
 from triton_diffusers.loading.scheduler import replace_scheduler
 from triton_diffusers.loading.warmup import first_arguments, warm_up
 from triton_diffusers.loading.weights import fetch, load_watched
@@ -49,8 +48,6 @@ from triton_diffusers.placement.devices import check_device, use_device
 from triton_diffusers.placement.placement import check_placement, choose_placement, place
 from triton_diffusers.previews.previews import Previews
 from triton_diffusers.quantization.plan import Quantization, plan_quantization, verify_quantization
-
-Log = Callable[[str], None]
 
 
 def load_pipeline(

@@ -12,11 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from triton_diffusers.calls.arguments import (
-    Call,
-    read_call,
-    refuse_parameters,
-)
+from triton_diffusers.calls.arguments import Call, read_call, refuse_parameters
 from triton_diffusers.contract import INFO, PREVIEW, PROBE, PROGRESS
 from triton_diffusers.engine.deadline import Deadline
 from triton_diffusers.engine.jobs import Beat

@@ -18,27 +18,18 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from triton_diffusers.calls.arguments import (
-    Call,
-    names_of_media,
-    read_priority,
-)
+from triton_diffusers.calls.arguments import Call, names_of_media, read_priority
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import is_decoupled
 from triton_diffusers.engine.engine import Engine
 from triton_diffusers.engine.jobs import Beat, Running
 from triton_diffusers.engine.loops import one_run_at_a_time, side_by_side
-from triton_diffusers.errors import (
-    ConfigError,
-)
+from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.entry import load_entry
 from triton_diffusers.media.pixels import Array
 from triton_diffusers.placement.devices import forget_peak
 from triton_diffusers.running.info import describe_load, describe_model
-from triton_diffusers.running.record import (
-    BATCH,
-    WHOLE,
-)
+from triton_diffusers.running.record import BATCH, WHOLE
 from triton_diffusers.running.request_batching import RequestBatcher
 from triton_diffusers.running.run import Computed, compute
 from triton_diffusers.running.step_batching import Lane, StepBatcher

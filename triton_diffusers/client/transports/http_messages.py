@@ -10,13 +10,7 @@ from typing import Any
 import numpy as np
 from tritonclient.utils import deserialize_bytes_tensor
 
-from triton_diffusers.client.call import (
-    DTYPE_NAMES,
-    WIRE_DTYPES,
-    Call,
-    from_region,
-    raw_bytes,
-)
+from triton_diffusers.client.call import DTYPE_NAMES, WIRE_DTYPES, Call, from_region, raw_bytes
 from triton_diffusers.client.regions import Slot
 from triton_diffusers.media.pixels import Array
 

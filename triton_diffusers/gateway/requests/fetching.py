@@ -19,10 +19,10 @@ from PIL import Image
 
 from triton_diffusers.gateway.errors import ApiError, invalid
 from triton_diffusers.gateway.settings import Settings
+from triton_diffusers.media.decode import PICTURE_FORMATS
 
 TIMEOUT_S = 20.0
 CHUNK_BYTES = 2**16
-PICTURE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 
 CARRIERS = tuple(
     ipaddress.ip_network(network) for network in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16")
