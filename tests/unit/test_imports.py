@@ -12,6 +12,7 @@ import pytest
 
 from builder.entries.config_pbtxt import MODEL_PY
 
+ROOT = Path(__file__).parent.parent.parent
 HEAVY = {"torch", "diffusers", "transformers"}
 CHECK = "import sys; print(*sorted({n.partition('.')[0] for n in sys.modules}))"
 
@@ -43,6 +44,14 @@ def _imported_by(code: str) -> set[str]:
 )
 def test_module_imports_no_torch(module: str) -> None:
     assert not HEAVY & _imported_by(f"import {module}")
+
+
+@pytest.mark.parametrize("package", ["client", "gateway"])
+def test_no_module_of_a_client_or_gateway_imports_torch(package: str) -> None:
+    folder = ROOT / "triton_diffusers" / package
+    names = [".".join(f.relative_to(ROOT).with_suffix("").parts) for f in folder.rglob("*.py")]
+    assert len(names) > 15
+    assert not HEAVY & _imported_by(f"import {', '.join(sorted(names))}")
 
 
 def test_a_probe_over_http_is_quick_to_import() -> None:

@@ -11,16 +11,13 @@ import warnings
 import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
 from triton_diffusers.errors import RequestError
 from triton_diffusers.media.pixels import Array
-
-if TYPE_CHECKING:  # the client reads files too, and has no use for the options
-    from triton_diffusers.config.options import ServeConfig
 
 BASE64_LETTERS = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_\r\n"
@@ -44,18 +41,42 @@ SIGNATURES: tuple[tuple[str, int, bytes], ...] = (
 """(format, offset, the bytes that a file of it has there)"""
 
 
+class MediaLimits(Protocol):
+    """What a caller may send: the options of an entry have these names."""
+
+    @property
+    def max_input_pixels(self) -> int:
+        """Of one picture or frame."""
+
+    @property
+    def max_input_pixels_in_all(self) -> int:
+        """Of all pictures or frames of an input."""
+
+    @property
+    def max_input_bytes(self) -> int:
+        """Of one file."""
+
+    @property
+    def max_frames(self) -> int:
+        """Of one video."""
+
+    @property
+    def max_audio_s(self) -> float:
+        """Of one sound."""
+
+
 class FileError(Exception):
     """A file that the server made cannot be read here; the text says what to do instead."""
 
 
-def read_file(element: Any, name: str, config: "ServeConfig") -> bytes:
+def read_file(element: Any, name: str, limits: MediaLimits) -> bytes:
     """Return the content of one element of a `_bytes` input: raw, base64 or a data: URL.
 
     Raises RequestError for text that is none of these and for content over the limit.
     """
     data = element if isinstance(element, bytes) else str(element).encode()
-    if len(data) > config.max_input_bytes * 4 // 3 + 1024:
-        raise _too_large(name, len(data), config)
+    if len(data) > limits.max_input_bytes * 4 // 3 + 1024:
+        raise _too_large(name, len(data), limits)
     if data[:5].lower() == b"data:":
         header, comma, data = data.partition(b",")
         if not comma or not header.endswith(b";base64"):
@@ -65,26 +86,26 @@ def read_file(element: Any, name: str, config: "ServeConfig") -> bytes:
         data = _from_base64(data, name)
     if not data:
         raise RequestError(f"input '{name}': the file is empty; send the content of a file")
-    if len(data) > config.max_input_bytes:
-        raise _too_large(name, len(data), config)
+    if len(data) > limits.max_input_bytes:
+        raise _too_large(name, len(data), limits)
     return data
 
 
-def decode_image(data: bytes, name: str, config: "ServeConfig", mode: str = "RGB") -> Image.Image:
+def decode_image(data: bytes, name: str, limits: MediaLimits, mode: str = "RGB") -> Image.Image:
     """Decode one image file to RGB or RGBA, turned upright, as diffusers' `load_image` does.
 
     Raises RequestError for a broken, truncated or too large image; the size is checked before
     the pixels are decoded.
     """
     try:
-        with _pillow_limit(config):
+        with _pillow_limit(limits):
             image = Image.open(io.BytesIO(data), formats=PICTURE_FORMATS)
-            _check_pixels(image.size, name, config)
+            _check_pixels(image.size, name, limits)
             return ImageOps.exif_transpose(image).convert(mode)
     except RequestError:
         raise
     except Image.DecompressionBombError:
-        raise _too_many_pixels(name, config) from None
+        raise _too_many_pixels(name, limits) from None
     except UnidentifiedImageError:
         raise RequestError(
             f"input '{name}': {len(data)} bytes that are no image; send the content of a PNG, JPEG "
@@ -94,15 +115,15 @@ def decode_image(data: bytes, name: str, config: "ServeConfig", mode: str = "RGB
         raise RequestError(f"input '{name}': broken image file ({error}); send it again") from None
 
 
-def decode_video(data: bytes, name: str, config: "ServeConfig") -> list[Image.Image]:
+def decode_video(data: bytes, name: str, limits: MediaLimits) -> list[Image.Image]:
     """Decode one MP4 or GIF file to RGB frames. Raises RequestError."""
     try:
-        frames = _gif_frames(data, name, config) if data[:3] == b"GIF" else None
-        frames = frames or _av_frames(data, name, config)
+        frames = _gif_frames(data, name, limits) if data[:3] == b"GIF" else None
+        frames = frames or _av_frames(data, name, limits)
     except RequestError:
         raise
     except Image.DecompressionBombError:
-        raise _too_many_pixels(name, config) from None
+        raise _too_many_pixels(name, limits) from None
     except Exception as error:
         raise RequestError(
             f"input '{name}': no readable video ({error}); send the content of an MP4 or GIF file, "
@@ -113,7 +134,7 @@ def decode_video(data: bytes, name: str, config: "ServeConfig") -> list[Image.Im
     return frames
 
 
-def decode_audio(data: bytes, name: str, config: "ServeConfig") -> tuple[Array, int]:
+def decode_audio(data: bytes, name: str, limits: MediaLimits) -> tuple[Array, int]:
     """Decode one WAV or FLAC file: float32 [channels, samples] in -1..1, and its sampling rate.
 
     Raises RequestError; the length is checked before memory is taken.
@@ -124,7 +145,7 @@ def decode_audio(data: bytes, name: str, config: "ServeConfig") -> tuple[Array, 
         if not data.startswith(SOUND_MARKS):
             raise RuntimeError("no sound file")
         with soundfile.SoundFile(io.BytesIO(data)) as file:
-            _check_length(file.frames, file.channels, file.samplerate, name, config)
+            _check_length(file.frames, file.channels, file.samplerate, name, limits)
             samples = file.read(dtype="float32", always_2d=True)
             if len(samples) < file.frames:
                 raise RuntimeError(f"it ends after {len(samples)} of {file.frames} samples")
@@ -149,11 +170,11 @@ def _from_base64(data: bytes, name: str) -> bytes:
 
 
 @contextmanager
-def _pillow_limit(config: "ServeConfig") -> Iterator[None]:
+def _pillow_limit(limits: MediaLimits) -> Iterator[None]:
     """Let Pillow stop at the entry's limit, also where a later frame enlarges the canvas."""
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = (
-        config.max_input_pixels + 1
+        limits.max_input_pixels + 1
     ) // 2  # it warns there and stops at twice that
     try:
         with warnings.catch_warnings():
@@ -163,42 +184,42 @@ def _pillow_limit(config: "ServeConfig") -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-def _too_many_pixels(name: str, config: "ServeConfig") -> RequestError:
+def _too_many_pixels(name: str, limits: MediaLimits) -> RequestError:
     return RequestError(
-        f"input '{name}': more than {config.max_input_pixels} pixels (max_input_pixels of the "
+        f"input '{name}': more than {limits.max_input_pixels} pixels (max_input_pixels of the "
         "entry); send a smaller picture"
     )
 
 
-def _check_pixels(size: tuple[int, int], name: str, config: "ServeConfig") -> None:
-    if size[0] * size[1] > config.max_input_pixels:
+def _check_pixels(size: tuple[int, int], name: str, limits: MediaLimits) -> None:
+    if size[0] * size[1] > limits.max_input_pixels:
         raise RequestError(
-            f"input '{name}': {size[0]} x {size[1]} pixels; at most {config.max_input_pixels} "
+            f"input '{name}': {size[0]} x {size[1]} pixels; at most {limits.max_input_pixels} "
             "pixels are accepted (max_input_pixels of the entry); send a smaller picture"
         )
 
 
-def _too_large(name: str, size: int, config: "ServeConfig") -> RequestError:
+def _too_large(name: str, size: int, limits: MediaLimits) -> RequestError:
     return RequestError(
-        f"input '{name}': {size} bytes; at most {config.max_input_bytes} bytes are accepted "
+        f"input '{name}': {size} bytes; at most {limits.max_input_bytes} bytes are accepted "
         "(max_input_bytes of the entry); send a smaller file"
     )
 
 
-def check_pixels_in_all(pixels: int, name: str, config: "ServeConfig") -> None:
+def check_pixels_in_all(pixels: int, name: str, limits: MediaLimits) -> None:
     """Raise RequestError when the pictures or frames of one input are too many for their size."""
-    if pixels > config.max_input_pixels_in_all:
+    if pixels > limits.max_input_pixels_in_all:
         raise RequestError(
-            f"input '{name}': more than {config.max_input_pixels_in_all} pixels in all "
+            f"input '{name}': more than {limits.max_input_pixels_in_all} pixels in all "
             "(max_input_pixels_in_all of the entry); send fewer or smaller pictures"
         )
 
 
-def check_frames(count: int, name: str, config: "ServeConfig") -> None:
+def check_frames(count: int, name: str, limits: MediaLimits) -> None:
     """Raise RequestError when a video has too many frames."""
-    if count > config.max_frames:
+    if count > limits.max_frames:
         raise RequestError(
-            f"input '{name}': more than {config.max_frames} frames (max_frames of the entry); "
+            f"input '{name}': more than {limits.max_frames} frames (max_frames of the entry); "
             "send a shorter video"
         )
 
@@ -208,25 +229,25 @@ def _reason(error: Exception) -> str:
     return str(error).rpartition(">: ")[2]
 
 
-def _check_length(frames: int, channels: int, rate: int, name: str, config: "ServeConfig") -> None:
-    if frames > rate * config.max_audio_s or frames * channels > MAX_AUDIO_SAMPLES:
+def _check_length(frames: int, channels: int, rate: int, name: str, limits: MediaLimits) -> None:
+    if frames > rate * limits.max_audio_s or frames * channels > MAX_AUDIO_SAMPLES:
         raise RequestError(
             f"input '{name}': {frames} samples, {frames / rate:.0f} s; at most "
-            f"{config.max_audio_s:g} s are accepted (max_audio_s of the entry); send a shorter one"
+            f"{limits.max_audio_s:g} s are accepted (max_audio_s of the entry); send a shorter one"
         )
 
 
-def _gif_frames(data: bytes, name: str, config: "ServeConfig") -> list[Image.Image]:
+def _gif_frames(data: bytes, name: str, limits: MediaLimits) -> list[Image.Image]:
     frames: list[Image.Image] = []
-    with _pillow_limit(config), Image.open(io.BytesIO(data), formats=("GIF",)) as image:
-        _check_pixels(image.size, name, config)
+    with _pillow_limit(limits), Image.open(io.BytesIO(data), formats=("GIF",)) as image:
+        _check_pixels(image.size, name, limits)
         for frame in ImageSequence.Iterator(image):
-            _check_frame(frame.size, len(frames) + 1, name, config)
+            _check_frame(frame.size, len(frames) + 1, name, limits)
             frames.append(frame.convert("RGB"))
     return frames
 
 
-def _av_frames(data: bytes, name: str, config: "ServeConfig") -> list[Image.Image]:
+def _av_frames(data: bytes, name: str, limits: MediaLimits) -> list[Image.Image]:
     import av
 
     frames: list[Image.Image] = []
@@ -234,9 +255,9 @@ def _av_frames(data: bytes, name: str, config: "ServeConfig") -> list[Image.Imag
         if not container.streams.video:
             raise RequestError(f"input '{name}': the file holds no video stream")
         stream = container.streams.video[0]
-        _check_pixels((stream.width, stream.height), name, config)
+        _check_pixels((stream.width, stream.height), name, limits)
         for frame in container.decode(stream):
-            _check_frame((frame.width, frame.height), len(frames) + 1, name, config)
+            _check_frame((frame.width, frame.height), len(frames) + 1, name, limits)
             frames.append(frame.to_image())
     return frames
 
@@ -248,10 +269,10 @@ def _container(data: bytes) -> str:
     raise ValueError("no video file")
 
 
-def _check_frame(size: tuple[int, int], count: int, name: str, config: "ServeConfig") -> None:
-    _check_pixels(size, name, config)
-    check_pixels_in_all(size[0] * size[1] * count, name, config)
-    check_frames(count, name, config)
+def _check_frame(size: tuple[int, int], count: int, name: str, limits: MediaLimits) -> None:
+    _check_pixels(size, name, limits)
+    check_pixels_in_all(size[0] * size[1] * count, name, limits)
+    check_frames(count, name, limits)
 
 
 def format_of(file: bytes) -> str:
