@@ -28,7 +28,7 @@ from triton_diffusers.placement.placement import PLACEMENTS
 from triton_diffusers.quantization.methods import METHODS
 from triton_diffusers.serving.metrics import FAMILIES, PREFIX
 
-PACKAGES = ("builder", "triton_diffusers")
+PACKAGES = ("benchmarks", "builder", "triton_diffusers")
 PART = re.compile(
     r"(<!-- generated: (?P<name>\S+) \(scripts/make_docs\.py\) -->\n).*?(<!-- end -->)", re.DOTALL
 )
@@ -182,13 +182,15 @@ def commands() -> str:
 
 
 def modules() -> str:
-    """Return one line for each module: the first of its docstring."""
+    """Return one line for each package and module: the first of its docstring."""
     rows = []
     for path in module_files():
         tree = ast.parse(path.read_text())
         first = (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ")
-        rows.append((f"`{path.relative_to(ROOT)}`", first))
-    return _table(("module", "its one job"), rows)
+        is_package = path.name == "__init__.py"
+        name = path.relative_to(ROOT)
+        rows.append((f"**`{name.parent}/`**" if is_package else f"`{name}`", first))
+    return _table(("package, module", "its one job"), rows)
 
 
 def module_files() -> list[Path]:
