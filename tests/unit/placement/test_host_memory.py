@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_weight_files import write_safetensors
+from tests.unit.pipelines.test_weight_files import write_safetensors
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.pipelines.weight_files import Weights
 from triton_diffusers.placement.host_memory import (

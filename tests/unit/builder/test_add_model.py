@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder import main as builder
-from tests.unit.test_builder_models import write_safetensors
+from tests.unit.builder.test_models import write_safetensors
 
 INDEX = {
     "_class_name": "StableDiffusionImg2ImgPipeline",
