@@ -11,11 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from builder import console, load_options, repository
-from builder.installation import ServerError, how_to_install
+from builder import console
+from builder.commands import load_options
+from builder.entries import repository
+from builder.tritonserver.installation import ServerError, how_to_install
 from triton_diffusers import __version__
+from triton_diffusers.config.unsupported import refusal
 from triton_diffusers.errors import ConfigError, near_miss, one_line
-from triton_diffusers.unsupported import refusal
 
 ABOUT = """\
 Serve any Hugging Face diffusers pipeline on NVIDIA Triton.
@@ -84,7 +86,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     inputs: list[str] = []
     if command == "gateway":
         # its options need packages that nobody else has to have, or to wait for
-        importlib.import_module("builder.gateway").add_to(commands[command])
+        importlib.import_module("builder.commands.gateway").add_to(commands[command])
     if command == "generate":
         argv, inputs = _split_inputs(argv, commands[command])
     elif command is not None:
@@ -217,7 +219,7 @@ def _gateway(parser: Parser) -> None:
 
     builder gateway --triton localhost:8001 --port 8080
     """
-    parser.set_defaults(module="builder.gateway")
+    parser.set_defaults(module="builder.commands.gateway")
     parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s; 0.0.0.0: all")
     parser.add_argument(
         "--port", type=_port, default=8080, metavar="P", help="default: %(default)s; 0: a free one"
@@ -237,7 +239,7 @@ def _probe(parser: Parser) -> None:
 
     builder probe demo --protocol http --timeout 5
     """
-    parser.set_defaults(module="builder.probe")
+    parser.set_defaults(module="builder.commands.probe")
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="a served model; default: every loaded one"
     )
@@ -252,7 +254,7 @@ def _generate(parser: Parser) -> None:
 
     builder generate demo --prompt "a handwritten seven" --seed 7 --output seven.png
     """
-    parser.set_defaults(module="builder.generate")
+    parser.set_defaults(module="builder.commands.generate")
     parser.add_argument("name", metavar="NAME", help="a served model")
     parser.add_argument("--output", required=True, metavar="FILE", help="its suffix is the format")
     _server(parser)
@@ -274,7 +276,7 @@ def _server(parser: Parser) -> None:
 
 
 def _common(parser: Parser, module: str) -> None:
-    parser.set_defaults(module=f"builder.{module}")
+    parser.set_defaults(module=f"builder.commands.{module}")
     parser.add_argument(
         "--repository", default=repository.DEFAULT, metavar="DIR", help="default: %(default)s"
     )
@@ -354,7 +356,8 @@ def _place_rest(args: argparse.Namespace, rest: list[str], parser: Parser) -> No
             if reason := refusal(name.lstrip("-")):
                 parser.error(f"option {reason}")
             known = [*parser._option_string_actions]
-            hint = "" if args.module != "builder.serve" else f" Triton's own go last: -- {word}"
+            serves = args.module == "builder.commands.serve"
+            hint = f" Triton's own go last: -- {word}" if serves else ""
             parser.error(f"unknown option '{name}'.{near_miss(name, known)}{hint}")
         args.names.append(word)
 

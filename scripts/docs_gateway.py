@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated parts of docs/gateway.md: from the app, its settings, the tables in fields.py."""
+"""The generated parts of docs/gateway.md: from the app, its settings, the tables of its fields."""
 
 import tempfile
 from collections.abc import Iterable
 
-from triton_diffusers.gateway import Settings, create_app, errors, fields
-from triton_diffusers.gateway.metrics import Metrics
+from triton_diffusers.gateway import Settings, create_app, errors
+from triton_diffusers.gateway.middleware.metrics import Metrics
+from triton_diffusers.gateway.requests import fields
 
 Rows = Iterable[tuple[str, ...]]
 

@@ -18,12 +18,13 @@ from rich.console import Console
 from rich.table import Table
 from train_demo_model import CALL_KWARGS, PIPELINE_DIR, WORDS, read_ink, shrink, train_classifier
 
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.loading import LoadedPipeline, load_pipeline
-from triton_diffusers.progress import isolate
-from triton_diffusers.quantization_methods import METHODS
-from triton_diffusers.weight_bytes import count_bytes
+from triton_diffusers.loading.load import load_pipeline
+from triton_diffusers.pipelines.isolation import isolate
+from triton_diffusers.pipelines.loaded import LoadedPipeline
+from triton_diffusers.quantization.methods import METHODS
+from triton_diffusers.quantization.weight_bytes import count_bytes
 
 PLAIN = ServeConfig(model=str(PIPELINE_DIR), diffusers_call_kwargs=CALL_KWARGS)
 BACKENDS = ("_native_math", "_native_flash", "_native_efficient", "_native_cudnn", "flex")

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 
 DEMO = Path(__file__).resolve().parent.parent / "model_repository" / "demo" / "pipeline"
@@ -41,15 +41,15 @@ class Bench:
         return self.device.startswith("cuda")
 
     def load(self, model: Path = DEMO, **options: Any) -> Any:
-        from triton_diffusers.loading import load_pipeline
+        from triton_diffusers.loading.load import load_pipeline
 
         config = ServeConfig(model=str(model), diffusers_call_kwargs=SMALL)
         return load_pipeline(replace(config, **options), self.folder, self.device)
 
     def draw(self, loaded: Any) -> np.ndarray:
         """uint8 [N, H, W, 3], as an entry answers."""
-        from triton_diffusers.call import read_call
-        from triton_diffusers.runner import run_call
+        from triton_diffusers.calls.arguments import read_call
+        from triton_diffusers.running.run import run_call
 
         inputs = {"prompt": np.array([b"a handwritten seven"], object), "seed": np.array([7])}
         wire = run_call(read_call(inputs, loaded), loaded, lambda done, total: None)
@@ -95,7 +95,7 @@ def parity(bench: Bench) -> Iterator[str]:
 
 def quantization(bench: Bench) -> Iterator[str]:
     """Each method loads, holds fewer bytes and draws nearly the same; fp8 and int8 compiled too."""
-    from triton_diffusers.quantization_methods import METHODS
+    from triton_diffusers.quantization.methods import METHODS
 
     model = big_model(bench)
     plain = bench.load(model, dtype="bfloat16")
@@ -238,7 +238,7 @@ def main() -> int:
     parser.add_argument("--device", help="cpu runs what a CPU can (default: cuda:0)")
     parser.add_argument("--only", choices=[c.__name__ for c in CHECKS], action="append")
     args = parser.parse_args()
-    from triton_diffusers.pipeline_classes import import_diffusers
+    from triton_diffusers.pipelines.classes import import_diffusers
 
     import_diffusers()
     import torch

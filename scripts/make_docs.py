@@ -19,16 +19,16 @@ sys.path.insert(0, str(ROOT))
 from builder.main import make_parser
 from scripts import docs_gateway
 from triton_diffusers import contract
-from triton_diffusers.attention_backends import BACKENDS, CHAINS
-from triton_diffusers.config import options
+from triton_diffusers.attention.backends import BACKENDS, CHAINS
+from triton_diffusers.config.options import options
+from triton_diffusers.config.text import option_types
+from triton_diffusers.config.unsupported import UNSUPPORTED
 from triton_diffusers.contract import WIRE, Kind, Tensor
-from triton_diffusers.metrics import FAMILIES, PREFIX
-from triton_diffusers.option_text import option_types
-from triton_diffusers.placement import PLACEMENTS
-from triton_diffusers.quantization_methods import METHODS
-from triton_diffusers.unsupported import UNSUPPORTED
+from triton_diffusers.placement.placement import PLACEMENTS
+from triton_diffusers.quantization.methods import METHODS
+from triton_diffusers.serving.metrics import FAMILIES, PREFIX
 
-PACKAGES = ("builder", "triton_diffusers")
+PACKAGES = ("benchmarks", "builder", "triton_diffusers")
 PART = re.compile(
     r"(<!-- generated: (?P<name>\S+) \(scripts/make_docs\.py\) -->\n).*?(<!-- end -->)", re.DOTALL
 )
@@ -182,13 +182,15 @@ def commands() -> str:
 
 
 def modules() -> str:
-    """Return one line for each module: the first of its docstring."""
+    """Return one line for each package and module: the first of its docstring."""
     rows = []
     for path in module_files():
         tree = ast.parse(path.read_text())
         first = (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ")
-        rows.append((f"`{path.relative_to(ROOT)}`", first))
-    return _table(("module", "its one job"), rows)
+        is_package = path.name == "__init__.py"
+        name = path.relative_to(ROOT)
+        rows.append((f"**`{name.parent}/`**" if is_package else f"`{name}`", first))
+    return _table(("package, module", "its one job"), rows)
 
 
 def module_files() -> list[Path]:

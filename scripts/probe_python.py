@@ -71,7 +71,7 @@ def has_pip():
 
 
 def has_libpython(version):
-    """Tell whether this Python's shared library can be found (builder.installation uses it too)."""
+    """Tell whether this Python's shared library can be found (installation.py uses it too)."""
     name = str(sysconfig.get_config_var("INSTSONAME") or "")
     folder = str(sysconfig.get_config_var("LIBDIR") or "")
     if ".so" in name and os.path.exists(os.path.join(folder, name)):

@@ -23,16 +23,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from builder.commands.generate import check_output
 from builder.console import busy, fail, say, warn
-from builder.generate import check_output
-from builder.installation import ServerError, shared_memory_warning
-from builder.tritonserver import Server, start_server
-from triton_diffusers.client import (
-    DiffusersClient,
-    DiffusersClientError,
-    InvalidRequest,
-    Result,
-)
+from builder.tritonserver.installation import ServerError, shared_memory_warning
+from builder.tritonserver.server import Server, start_server
+from triton_diffusers.client import DiffusersClient, DiffusersClientError, InvalidRequest, Result
 from triton_diffusers.errors import ConfigError
 
 

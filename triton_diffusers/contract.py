@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tensors on the wire and every reserved name, in one place. No torch, no Triton.
 
-The inputs that a pipeline accepts are derived from its `__call__` by signature.py; how each kind
-of parameter looks on the wire, and what every entry has besides, stands here.
+The inputs that a pipeline accepts are derived from its `__call__` by
+pipelines/signature.py; how each kind of parameter looks on the wire, and what every entry has
+besides, stands here.
 """
 
 from collections.abc import Mapping

@@ -8,8 +8,14 @@ import shlex
 from pathlib import Path
 
 from builder import main as builder
-from builder.add_model import build_entry
-from builder.entry import MODEL_PY, Entry, parse_config, read_parameters, render_config
+from builder.commands.add_model import build_entry
+from builder.entries.config_pbtxt import (
+    MODEL_PY,
+    Entry,
+    parse_config,
+    read_parameters,
+    render_config,
+)
 
 HERE = Path(__file__).parent
 DEMO = HERE.parent.parent / "model_repository" / "demo"

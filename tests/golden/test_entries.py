@@ -4,11 +4,11 @@
 import pytest
 
 from builder import main as builder
-from builder.add_model import run as add_model
-from builder.entry import parse_config, read_parameters, read_tensors
-from builder.known import KNOWN_MODELS
+from builder.commands.add_model import run as add_model
+from builder.entries.config_pbtxt import parse_config, read_parameters, read_tensors
+from builder.entries.models import KNOWN_MODELS
 from tests.golden import cases
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 
 SAME = ("name", "data_type", "dims", "optional")
 

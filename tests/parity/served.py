@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any
 
 import builder.main
-from builder.installation import ServerError
-from builder.tritonserver import Server, start_server
+from builder.tritonserver.installation import ServerError
+from builder.tritonserver.server import Server, start_server
 from tests.parity.fresh import call_fresh, run_command
 from triton_diffusers.client import DiffusersClient, DiffusersClientError
 from triton_diffusers.client.result import Result

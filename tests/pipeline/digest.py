@@ -31,8 +31,8 @@ def main(how: str, dtype: str, *folders: str) -> None:
 def load_ours(folder: str, **options: Any) -> Any:
     from diffusers import DiffusionPipeline
 
-    from triton_diffusers import load_progress
-    from triton_diffusers.load_report import timed_loading
+    from triton_diffusers.loading import progress as load_progress
+    from triton_diffusers.loading.report import timed_loading
 
     load_progress.FIRST_S = load_progress.EVERY_S = 0.001
     lines: list[str] = []

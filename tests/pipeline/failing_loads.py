@@ -14,7 +14,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 
 
@@ -33,8 +33,8 @@ def load(
 
     file_limit: bytes that a file may have. memory_limit: bytes that the process may take more.
     """
-    from triton_diffusers.loading import load_pipeline
-    from triton_diffusers.pipeline_classes import import_diffusers
+    from triton_diffusers.loading.load import load_pipeline
+    from triton_diffusers.pipelines.classes import import_diffusers
 
     getattr(import_diffusers(), pipeline_class)  # some packages make modules when imported
     config = ServeConfig(model=model, pipeline_class=pipeline_class, **options)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.tiny import TINY, save
-from triton_diffusers.config import ServeConfig
-from triton_diffusers.loading import LoadedPipeline, load_pipeline
+from triton_diffusers.config.options import ServeConfig
+from triton_diffusers.loading.load import load_pipeline
+from triton_diffusers.pipelines.loaded import LoadedPipeline
 
 
 def load_tiny(models: Path, name: str, **options: Any) -> LoadedPipeline:

@@ -18,17 +18,17 @@ from diffusers.models.attention_dispatch import AttentionBackendName
 from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
 
 from tests.tiny import TINY, save
-from triton_diffusers.attention import ENVIRONMENT, choose_attention
-from triton_diffusers.attention_backends import BACKENDS, chain
-from triton_diffusers.attention_inputs import capture_inputs
-from triton_diffusers.attention_probe import NATIVE
-from triton_diffusers.call import read_call
-from triton_diffusers.config import ServeConfig
-from triton_diffusers.denoisers import NAMES, denoisers
+from triton_diffusers.attention.backends import BACKENDS, NATIVE, chain
+from triton_diffusers.attention.choice import ENVIRONMENT, choose_attention
+from triton_diffusers.attention.recorded import capture_inputs
+from triton_diffusers.calls.arguments import read_call
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.loading import LoadedPipeline, load_pipeline
-from triton_diffusers.runner import run_call
-from triton_diffusers.signature import read_signature
+from triton_diffusers.loading.load import load_pipeline
+from triton_diffusers.pipelines.denoisers import NAMES, denoisers
+from triton_diffusers.pipelines.loaded import LoadedPipeline
+from triton_diffusers.pipelines.signature import read_signature
+from triton_diffusers.running.run import run_call
 
 RUNS_HERE = ("_native_math", "_native_flash", "flex")
 """Of the backends that this CPU could have; `_native_flash` takes no mask."""
@@ -190,7 +190,7 @@ def test_on_nvidia_every_link_of_the_chain_is_tried(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the names of an NVIDIA GPU on this CPU, which has none of the packages."""
-    from triton_diffusers import attention
+    from triton_diffusers.attention import choice as attention
 
     monkeypatch.setattr(attention, "platform_of", lambda device: "cuda")
     loaded = _load(models, "wan22-t2v", "FLASH_ATTN")

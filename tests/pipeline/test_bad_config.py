@@ -10,8 +10,8 @@ import pytest
 
 from tests.server.config_cases import CASES, ConfigCase
 from tests.server.spoiled import load_arguments, write_spoiled
-from triton_diffusers.entry_check import load_entry
 from triton_diffusers.errors import ConfigError
+from triton_diffusers.loading.entry import load_entry
 
 
 @pytest.fixture(scope="module")

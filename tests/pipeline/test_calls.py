@@ -12,12 +12,13 @@ import pytest
 from PIL import Image
 
 from tests.tiny import save
-from triton_diffusers.call import read_call
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.calls.arguments import read_call
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import CancelledError
-from triton_diffusers.loading import LoadedPipeline, load_pipeline
-from triton_diffusers.runner import run_call
-from triton_diffusers.signature import entry_inputs, read_signature
+from triton_diffusers.loading.load import load_pipeline
+from triton_diffusers.pipelines.loaded import LoadedPipeline
+from triton_diffusers.pipelines.signature import entry_inputs, read_signature
+from triton_diffusers.running.run import run_call
 
 
 def _load(name: str, folder: Path) -> LoadedPipeline:

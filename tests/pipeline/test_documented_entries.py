@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from builder.entry import parse_config, read_parameters
+from builder.entries.config_pbtxt import parse_config, read_parameters
 from tests.tiny import save
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.load_kwargs import load_kwargs
-from triton_diffusers.loading import load_pipeline
-from triton_diffusers.quantization_native import build_native
-from triton_diffusers.quantization_request import read_request
+from triton_diffusers.loading.arguments import load_kwargs
+from triton_diffusers.loading.load import load_pipeline
+from triton_diffusers.quantization.native import build_native
+from triton_diffusers.quantization.request import read_request
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 PAGE = (GOLDEN.parent.parent / "docs" / "load-options.md").read_text(encoding="utf-8")

@@ -6,11 +6,11 @@ from __future__ import annotations
 import diffusers
 import pytest
 
-from triton_diffusers.call_kwargs import check_call_kwargs
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.calls.defaults import check_call_kwargs
+from triton_diffusers.calls.limits import check_ranges
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.ranges import check_ranges
-from triton_diffusers.signature import Signature, read_signature
+from triton_diffusers.pipelines.signature import Signature, read_signature
 
 MANY_STEPS = {"ScoreSdeVePipeline": 2000}
 """Classes whose own steps are above max_steps: a request may leave them out, not send them."""

@@ -14,11 +14,12 @@ import pytest
 from tests.tiny import save
 from tests.tiny.load_options import OWN_PIPELINE, save_code, save_lora
 from tests.tiny.single_file import save_single_file
-from triton_diffusers.call import read_call
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.calls.arguments import read_call
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.loading import LoadedPipeline, load_pipeline
-from triton_diffusers.runner import run_call
+from triton_diffusers.loading.load import load_pipeline
+from triton_diffusers.pipelines.loaded import LoadedPipeline
+from triton_diffusers.running.run import run_call
 
 SMALL = {"height": 32, "width": 32, "num_inference_steps": 2, "seed": 1}
 
@@ -336,7 +337,7 @@ def test_offload_without_a_gpu_is_refused(models: Path, options: dict[str, Any])
 @pytest.mark.parametrize("kind", ["block_level", "leaf_level"])
 def test_group_offload_hooks_change_nothing(models: Path, plain: np.ndarray, kind: str) -> None:
     """The hooks themselves run on a CPU too: from host memory to host memory."""
-    from triton_diffusers.placement import choose_placement, place
+    from triton_diffusers.placement.placement import choose_placement, place
 
     loaded = _load(models)
     config = ServeConfig(model="m", enable_group_offload=kind)

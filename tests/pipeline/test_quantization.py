@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from tests.tiny import save
-from triton_diffusers.call import read_call
-from triton_diffusers.config import ServeConfig
+from triton_diffusers.calls.arguments import read_call
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.loading import LoadedPipeline, load_pipeline
-from triton_diffusers.quantization import Quantization, plan_quantization, verify_quantization
-from triton_diffusers.runner import run_call
-from triton_diffusers.weight_bytes import count_bytes, is_quantized
+from triton_diffusers.loading.load import load_pipeline
+from triton_diffusers.pipelines.loaded import LoadedPipeline
+from triton_diffusers.quantization.plan import Quantization, plan_quantization, verify_quantization
+from triton_diffusers.quantization.weight_bytes import count_bytes, is_quantized
+from triton_diffusers.running.run import run_call
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "model_repository" / "demo" / "pipeline"
@@ -435,7 +436,7 @@ def test_settings_of_the_compiler_are_left_alone_without_compilation(method: str
 def test_int4_asks_for_the_gpu_and_bfloat16() -> None:
     import torch
 
-    from triton_diffusers.torchao_config import build_torchao
+    from triton_diffusers.quantization.torchao import build_torchao
 
     config = build_torchao("Int4WeightOnlyConfig", {"int4_packing_format": "tile_packed_to_4d"})
     assert config.int4_packing_format.name == "TILE_PACKED_TO_4D"
@@ -502,10 +503,10 @@ def test_torchao_missing_is_told_with_what_to_install(models: Path, tmp_path: Pa
             (tmp_path / found.name).symlink_to(found)
     code = (
         "import pathlib\n"
-        "from triton_diffusers.config import ServeConfig\n"
+        "from triton_diffusers.config.options import ServeConfig\n"
         "from triton_diffusers.errors import ConfigError\n"
-        "from triton_diffusers.loading import load_pipeline\n"
-        "from triton_diffusers.quantization import check_quantization\n"
+        "from triton_diffusers.loading.load import load_pipeline\n"
+        "from triton_diffusers.quantization.plan import check_quantization\n"
         "config = ServeConfig(model='flux', quantization_config='fp8_weight_only')\n"
         "print(check_quantization(config, {'transformer': 'T'}, 'FluxPipeline'))\n"
         "try:\n"

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tests.pipeline.loaded import call_inputs, load_tiny
-from triton_diffusers.call import Call, read_call
+from triton_diffusers.calls.arguments import Call, read_call
 from triton_diffusers.errors import CancelledError, ConfigError, OutOfMemoryError
-from triton_diffusers.loading import LoadedPipeline
-from triton_diffusers.request_batching import RequestBatcher, _difference
-from triton_diffusers.runner import Computed, compute
+from triton_diffusers.pipelines.loaded import LoadedPipeline
+from triton_diffusers.running.request_batching import RequestBatcher, _difference
+from triton_diffusers.running.run import Computed, compute
 
 JOINED = (
     *("stable-diffusion", "sdxl", "flux", "qwen-image", "z-image", "sana", "lumina2"),

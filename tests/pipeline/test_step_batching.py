@@ -13,15 +13,14 @@ import torch
 
 from tests.pipeline.loaded import call_inputs, load_tiny
 from tests.tiny import TINY
-from triton_diffusers.call import read_call
-from triton_diffusers.denoisers import text_encoders
+from triton_diffusers.calls.arguments import read_call
 from triton_diffusers.errors import CancelledError, ConfigError
-from triton_diffusers.loading import LoadedPipeline
-from triton_diffusers.notices import collected
-from triton_diffusers.progress import isolate
-from triton_diffusers.runner import run_call
-from triton_diffusers.side_by_side import why_not
-from triton_diffusers.step_batching import Lane, StepBatcher
+from triton_diffusers.pipelines.denoisers import text_encoders
+from triton_diffusers.pipelines.isolation import isolate, why_not_beside
+from triton_diffusers.pipelines.loaded import LoadedPipeline
+from triton_diffusers.pipelines.notices import collected
+from triton_diffusers.running.run import run_call
+from triton_diffusers.running.step_batching import Lane, StepBatcher
 
 CALLS = 4
 KINDS = (
@@ -390,12 +389,12 @@ def test_what_a_pipeline_of_ones_own_inherits_counts(models: Path) -> None:
 
     pipeline = load_tiny(models, "stable-diffusion-pag").pipeline
     pipeline.__class__ = Own
-    assert "attention layers" in str(why_not(pipeline))
+    assert "attention layers" in str(why_not_beside(pipeline))
     # without a file nothing can be told of what a call does
     unreadable: dict[str, Any] = {}
     exec("def __call__(self): pass", unreadable)
     pipeline.__class__ = type("Made", (Own,), {"__call__": unreadable["__call__"]})
-    assert "cannot be read" in str(why_not(pipeline))
+    assert "cannot be read" in str(why_not_beside(pipeline))
 
 
 def test_a_vae_that_is_cast_to_decode_is_not_shared(models: Path, batcher: StepBatcher) -> None:

@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 
 from tests.tiny.media import draw_clip, draw_picture
-from triton_diffusers import encoding
+from triton_diffusers.media import encode as encoding
 
 
 def image_file(file_format: str, width: int = 32, height: int = 32) -> bytes:

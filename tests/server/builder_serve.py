@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from builder import stubs
-from triton_diffusers import admin_key
+from builder.tritonserver import stubs
+from triton_diffusers.config import admin_key
 
 TIMEOUT_S = 60
 WORKING = """

@@ -10,7 +10,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 
-from builder.tritonserver import Server, start_server
+from builder.tritonserver.server import Server, start_server
 from tests.server.tiny_entries import tiny_server as tiny_server
 
 MODEL_REPOSITORY = Path(__file__).parent.parent.parent / "model_repository"

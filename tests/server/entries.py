@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import main as builder
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests import tiny
 
 SMALL = {"height": 16, "width": 16, "num_inference_steps": 1}

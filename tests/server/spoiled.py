@@ -9,7 +9,7 @@ from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
 
-from builder.entry import parse_config
+from builder.entries.config_pbtxt import parse_config
 from tests import tiny
 from tests.server.config_cases import ConfigCase
 from tests.server.entries import add_entry

@@ -25,8 +25,8 @@ from tritonclient.grpc import service_pb2_grpc
 from builder.tritonserver import Server
 from tests.server.builder_serve import Serving, repository, serve  # noqa: F401 - fixtures
 from tests.server.wire import PROTOCOLS, admin
-from triton_diffusers import admin_key
 from triton_diffusers.client import DiffusersClient, ServerUnavailable
+from triton_diffusers.config import admin_key
 
 REGION = {"key": "/nothing", "offset": 0, "byte_size": 8}
 HTTP_CALLS = {

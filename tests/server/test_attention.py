@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.entries import add_entry, load_all
 from tests.server.wire import PROTOCOLS, admin, connect, infer
 from tests.tiny import save

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.config_cases import CASES, ConfigCase
 from tests.server.entries import LOADS_AT_ONCE, add_entry
 from tests.server.spoiled import write_spoiled

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server import wire
 from tests.server.broken_files import picture_array, sound_file
 from tests.server.cases import CASES, Case

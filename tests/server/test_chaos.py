@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from builder.tritonserver import Server, start_server
+from builder.tritonserver.server import Server, start_server
 from tests import tiny
 from tests.server.entries import SMALL, add_entry, load_all
 from tests.server.wire import PROTOCOLS, TIMEOUT_S, connect, infer, make_inputs

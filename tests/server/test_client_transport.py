@@ -21,9 +21,8 @@ import pytest
 import tritonclient.grpc
 from PIL import Image
 
-from builder.tritonserver import start_server
+from builder.tritonserver.server import start_server
 from tests.server.wire import admin
-from triton_diffusers.admin_key import SHARED_MEMORY_DIR
 from triton_diffusers.client import (
     AsyncDiffusersClient,
     Cancelled,
@@ -36,6 +35,7 @@ from triton_diffusers.client import (
     ServerUnavailable,
 )
 from triton_diffusers.client.regions import PREFIX
+from triton_diffusers.config.admin_key import SHARED_MEMORY_DIR
 
 MODELS = Path(__file__).parent / "test_client_models"
 PROTOCOLS = ("grpc", "http")

@@ -14,16 +14,8 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from builder.tritonserver import Server
-from tests.server.wire import (
-    BUSY_STATUS,
-    PROTOCOLS,
-    TIMEOUT_S,
-    Pending,
-    connect,
-    infer,
-    refusal,
-)
+from builder.tritonserver.server import Server
+from tests.server.wire import BUSY_STATUS, PROTOCOLS, TIMEOUT_S, Pending, connect, infer, refusal
 
 pytest_plugins = ("tests.server.small_server",)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from builder.tritonserver import Server, start_server
+from builder.tritonserver.server import Server, start_server
 from tests import tiny
 from tests.server.entries import SMALL, add_entry, load_all
 from tests.server.wire import BROKEN_STATUS, BUSY_STATUS, PROTOCOLS, connect, infer, refusal

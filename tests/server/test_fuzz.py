@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server import broken_files as files
 from tests.server.wire import BAD_STATUS, BROKEN_STATUS, PROTOCOLS, connect, infer
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from builder import main as builder
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 
 PROTOCOLS = ("grpc", "http")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.cases.generate import JSON_CASES, JsonCase
 from tests.server.wire import post
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builder.tritonserver import Server, start_server
+from builder.tritonserver.server import Server, start_server
 from tests.server.entries import Entry, write_entries
 from tests.server.wire import BUSY_STATUS, Pending, admin, connect, infer, refusal
 

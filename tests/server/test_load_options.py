@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from builder import main as builder
-from builder.installation import ServerError
-from builder.tritonserver import Server, start_server
+from builder.tritonserver.installation import ServerError
+from builder.tritonserver.server import Server, start_server
 from tests.parity.fresh import call_fresh
 from tests.server.entries import add_entry, load_all
 from tests.tiny import load_options

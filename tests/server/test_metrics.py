@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builder.tritonserver import Server, start_server
+from builder.tritonserver.server import Server, start_server
 from tests import tiny
 from tests.server.entries import SMALL, add_entry, load_all
 from tests.server.wire import PROTOCOLS, Pending, connect, infer, refusal
-from triton_diffusers.metrics import FAMILIES, PREFIX
-from triton_diffusers.record import ALL_OUTCOMES
+from triton_diffusers.running.record import ALL_OUTCOMES
+from triton_diffusers.serving.metrics import FAMILIES, PREFIX
 
 FAULTY = Path(__file__).with_name("faulty.py")
 SAMPLE = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from builder import main as builder
-from builder.tritonserver import Server, start_server
+from builder.tritonserver.server import Server, start_server
 from tests.server.entries import add_entry, load_all
 from tests.server.test_streams import Stream
 from tests.server.wire import TIMEOUT_S, connect, infer, post

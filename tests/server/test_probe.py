@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from builder import main as builder
-from builder.tritonserver import Server, start_server
+from builder.tritonserver.server import Server, start_server
 from tests.server.builder_serve import CONFIG as FOREIGN_CONFIG
 from tests.server.builder_serve import WORKING, add_model
 from tests.server.entries import ENTRIES

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from builder import tritonserver
-from builder.installation import ServerError
-from builder.repository import MODEL
-from builder.tritonserver import start_server
+from builder.entries.repository import MODEL
+from builder.tritonserver.installation import ServerError
+from builder.tritonserver.server import server as tritonserver
+from builder.tritonserver.server import start_server
 from triton_diffusers.client import DiffusersClient
 
 CONFIG = """name: "{name}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builder.tritonserver import Server, start_server
+from builder.tritonserver.server import Server, start_server
 from tests.server.entries import add_entry, load_all
 from triton_diffusers.client import Cancelled, DiffusersClient, InvalidRequest
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.wire import TIMEOUT_S, connect, infer, make_inputs, post
 from triton_diffusers.client import DiffusersClient, InvalidRequest
 from triton_diffusers.client.errors import error_for

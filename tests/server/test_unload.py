@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.tritonserver import Server, ServerError, start_server
+from builder.tritonserver.server import Server, ServerError, start_server
 from tests.server.entries import add_entry
 from tests.server.wire import connect, infer
 from triton_diffusers.client import AsyncDiffusersClient, Cancelled

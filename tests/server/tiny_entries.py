@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests import tiny
 from tests.parity.compare import differences
 from tests.parity.fresh import call_fresh

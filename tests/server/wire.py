@@ -16,8 +16,8 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from builder.tritonserver import Server
-from triton_diffusers import admin_key
+from builder.tritonserver.server import Server
+from triton_diffusers.config import admin_key
 from triton_diffusers.contract import ADMIN_HEADER
 
 PROTOCOLS = ("http", "grpc")

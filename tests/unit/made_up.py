@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
-from triton_diffusers.config import ServeConfig
-from triton_diffusers.loading import LoadedPipeline
-from triton_diffusers.signature import read_signature
+from triton_diffusers.config.options import ServeConfig
+from triton_diffusers.pipelines.loaded import LoadedPipeline
+from triton_diffusers.pipelines.signature import read_signature
 
 
 class Image:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from builder import main as builder
-from builder.entry import parse_config, read_parameters
+from builder.entries.config_pbtxt import parse_config, read_parameters
 from triton_diffusers import contract
-from triton_diffusers.config import ServeConfig, options
-from triton_diffusers.unsupported import UNSUPPORTED
-from triton_diffusers.warmup import DEFAULT, NONE, read_warmup
+from triton_diffusers.config.options import ServeConfig, options
+from triton_diffusers.config.unsupported import UNSUPPORTED
+from triton_diffusers.loading.warmup import DEFAULT, NONE, read_warmup
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -120,11 +120,22 @@ def test_there_are_command_lines_for_the_verified_models():
         assert f"builder add-model {model}" in lines
 
 
-def test_every_module_is_named_in_the_architecture_page():
+def test_every_package_and_module_is_named_in_the_architecture_page():
     text = (ROOT / "docs" / "architecture.md").read_text()
-    files = [f for p in ("builder", "triton_diffusers") for f in (ROOT / p).rglob("*.py")]
+    packages = ("benchmarks", "builder", "triton_diffusers")
+    files = [f.relative_to(ROOT) for p in packages for f in (ROOT / p).rglob("*.py")]
     assert len(files) > 40
-    assert not [f for f in files if f"| `{f.relative_to(ROOT)}` |" not in text]
+    for file in files:
+        name = f"**`{file.parent}/`**" if file.name == "__init__.py" else f"`{file}`"
+        assert f"| {name} |" in text
+
+
+def test_modules_that_the_architecture_page_names_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text().partition("## Modules")[0]
+    named = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", text)
+    assert len(named) > 15
+    places = (ROOT, ROOT / "triton_diffusers")
+    assert not [name for name in named if not any((p / name).is_file() for p in places)]
 
 
 def test_every_tensor_is_in_the_readme():

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.entry import MODEL_PY
+from builder.entries.config_pbtxt import MODEL_PY
 
+ROOT = Path(__file__).parent.parent.parent
 HEAVY = {"torch", "diffusers", "transformers"}
 CHECK = "import sys; print(*sorted({n.partition('.')[0] for n in sys.modules}))"
 
@@ -29,24 +30,32 @@ def _imported_by(code: str) -> set[str]:
     [
         "triton_diffusers",
         "triton_diffusers.client",
-        "triton_diffusers.call",
-        "triton_diffusers.engine",
-        "triton_diffusers.entry_check",
-        "triton_diffusers.loading",
-        "triton_diffusers.media",
-        "triton_diffusers.outputs",
-        "triton_diffusers.runner",
+        "triton_diffusers.calls.arguments",
+        "triton_diffusers.engine.engine",
+        "triton_diffusers.loading.entry",
+        "triton_diffusers.loading.load",
+        "triton_diffusers.media.decode",
+        "triton_diffusers.calls.outputs",
+        "triton_diffusers.running.run",
         "builder.main",
-        "builder.probe_grpc",
-        "builder.serve",
+        "builder.probes.grpc",
+        "builder.commands.serve",
     ],
 )
 def test_module_imports_no_torch(module: str) -> None:
     assert not HEAVY & _imported_by(f"import {module}")
 
 
+@pytest.mark.parametrize("package", ["client", "gateway"])
+def test_no_module_of_a_client_or_gateway_imports_torch(package: str) -> None:
+    folder = ROOT / "triton_diffusers" / package
+    names = [".".join(f.relative_to(ROOT).with_suffix("").parts) for f in folder.rglob("*.py")]
+    assert len(names) > 15
+    assert not HEAVY & _imported_by(f"import {', '.join(sorted(names))}")
+
+
 def test_a_probe_over_http_is_quick_to_import() -> None:
-    imported = _imported_by("import builder.probe_http, builder.main; builder.main.make_parser()")
+    imported = _imported_by("import builder.probes.http, builder.main; builder.main.make_parser()")
     assert not (HEAVY | {"numpy", "grpc", "tritonclient", "gevent", "rich"}) & imported
 
 

@@ -158,7 +158,7 @@ def test_the_wheel_holds_both_packages_whole_and_nothing_else(wheel):
         for pattern in ("*.py", "py.typed")
         for path in (ROOT / package).rglob(pattern)
     }
-    page = (ROOT / "triton_diffusers" / "gateway" / "page").iterdir()
+    page = (ROOT / "triton_diffusers" / "gateway" / "static").iterdir()
     assert names == expected | {str(path.relative_to(ROOT)) for path in page}
 
 
@@ -177,7 +177,7 @@ def test_the_version_is_in_the_changelog_or_unreleased():
 
 
 def test_every_source_file_states_its_license():
-    folders = ("builder", "triton_diffusers", "tests", "scripts", ".ci")
+    folders = ("builder", "triton_diffusers", "tests", "scripts", "benchmarks", ".ci")
     files = [p for f in folders for p in (ROOT / f).rglob("*") if p.is_file()]
     files = [p for p in files if p.suffix in (".py", "") and "__pycache__" not in p.parts]
     assert len(files) > 80

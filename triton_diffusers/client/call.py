@@ -10,10 +10,11 @@ import numpy as np
 from PIL import Image
 from tritonclient.utils import serialize_byte_tensor
 
-from triton_diffusers.client.files import read_image
 from triton_diffusers.client.regions import Region, Slot
-from triton_diffusers.client.values import NUMPY_DTYPES, Array
+from triton_diffusers.client.values import NUMPY_DTYPES
 from triton_diffusers.contract import OUTPUT_BASE64, PREVIEW, PROBE, PROGRESS, QUEUE_PRIORITY
+from triton_diffusers.media.decode import read_image
+from triton_diffusers.media.pixels import Array
 
 Progress = Callable[[int, int], None]
 """Called with (step, total)."""

@@ -2,19 +2,19 @@
 """The two clients: the same procedures (session.py), waited for or awaited."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from triton_diffusers.admin_key import is_local
 from triton_diffusers.client.address import PORTS, Address, read_address
 from triton_diffusers.client.call import Preview, Progress
 from triton_diffusers.client.errors import InvalidRequest
-from triton_diffusers.client.progress_bar import shown
 from triton_diffusers.client.result import Result
 from triton_diffusers.client.session import Options, Session, SharedMemory, Steps
-from triton_diffusers.client.transport_aio import AioTransport
-from triton_diffusers.client.transport_grpc import GrpcTransport
-from triton_diffusers.client.transport_http import HttpTransport
+from triton_diffusers.client.transports.aio import AioTransport
+from triton_diffusers.client.transports.grpc import GrpcTransport
+from triton_diffusers.client.transports.http import HttpTransport
+from triton_diffusers.config.admin_key import is_local
 from triton_diffusers.contract import Tensor
 
 T = TypeVar("T")
@@ -230,3 +230,41 @@ def _check_async(protocol: str) -> None:
 
 def _open(address: Address, protocol: str) -> Any:
     return HttpTransport(address) if protocol == "http" else GrpcTransport(address)
+
+
+@contextmanager
+def shown(wanted: bool, label: str, told: Progress | None) -> Iterator[Progress | None]:
+    """Show a spinner with seconds, and a bar from the first step that is reported.
+
+    told: is called too. Yields what to call with (step, total). Shows nothing where it is not
+    wanted, and where stderr is neither a terminal nor a notebook.
+    """
+    if not wanted:
+        yield told
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    console = Console(stderr=True)
+    if not console.is_terminal and not console.is_jupyter:
+        yield told
+        return
+    spinner = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    steps = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*spinner, console=console, transient=True) as bar:
+        task = bar.add_task(label, total=None)
+
+        def on_progress(step: int, total: int) -> None:
+            bar.columns = (*steps, TimeElapsedColumn())
+            bar.update(task, completed=step, total=total or None)
+            if told is not None:
+                told(step, total)
+
+        yield on_progress

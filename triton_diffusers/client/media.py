@@ -15,8 +15,9 @@ import numpy as np
 from PIL import Image
 
 from triton_diffusers.client.errors import InvalidRequest
-from triton_diffusers.client.values import Array, describe
+from triton_diffusers.client.values import describe
 from triton_diffusers.contract import BYTES_SUFFIX, Tensor
+from triton_diffusers.media.pixels import Array
 
 CHANNELS = (1, 3, 4)
 SENT_MODES = ("L", "RGB", "RGBA")

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from triton_diffusers.admin_key import SHARED_MEMORY_DIR
-from triton_diffusers.client.values import Array
+from triton_diffusers.config.admin_key import SHARED_MEMORY_DIR
+from triton_diffusers.media.pixels import Array
 
 PREFIX = "triton-diffusers-"
 ALIGNMENT = 64

@@ -10,9 +10,10 @@ import numpy as np
 from triton_diffusers.client.entry import Entry
 from triton_diffusers.client.errors import InvalidRequest
 from triton_diffusers.client.media import encode_files, encode_media
-from triton_diffusers.client.values import Array, describe, encode_value
+from triton_diffusers.client.values import describe, encode_value
 from triton_diffusers.contract import EXTRA, is_reserved, reserved_hint
 from triton_diffusers.errors import near_miss, unknown
+from triton_diffusers.media.pixels import Array
 
 
 def build_inputs(entry: Entry, keywords: Mapping[str, Any]) -> dict[str, Array]:

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from triton_diffusers.client import files
+from triton_diffusers.client import saving
 from triton_diffusers.client.media import image_of
-from triton_diffusers.client.values import Array
 from triton_diffusers.contract import (
     AUDIO_FIELDS,
     AUDIO_FORMATS,
@@ -28,6 +27,8 @@ from triton_diffusers.contract import (
     SEED_USED,
     VIDEO_FORMATS,
 )
+from triton_diffusers.media.decode import format_of, read_frames, read_image, read_sound
+from triton_diffusers.media.pixels import Array
 
 
 class Result:
@@ -51,7 +52,7 @@ class Result:
         """The pictures as PIL images; empty when the entry makes none."""
         if IMAGES.name in self.arrays:
             return [image_of(pixels) for pixels in self.arrays[IMAGES.name]]
-        return [files.read_image(file) for file in self._media_in(IMAGE_FORMATS)]
+        return [read_image(file) for file in self._media_in(IMAGE_FORMATS)]
 
     @cached_property
     def frames(self) -> list[list[Image.Image]]:
@@ -61,7 +62,8 @@ class Result:
         """
         if FRAMES.name in self.arrays:
             return [[image_of(pixels) for pixels in video] for video in self.arrays[FRAMES.name]]
-        return [files.read_frames(file) for file in self._media_in(VIDEO_FORMATS)]
+        with saving.as_client_errors():
+            return [read_frames(file) for file in self._media_in(VIDEO_FORMATS)]
 
     @cached_property
     def audios(self) -> Array:
@@ -73,7 +75,8 @@ class Result:
             if name in self.arrays:
                 array = self.arrays[name]
                 return array if array.ndim == 3 else array.reshape(1, -1, array.shape[-1])
-        sounds = [files.read_sound(file)[0] for file in self._media_in(AUDIO_FORMATS)]
+        with saving.as_client_errors():
+            sounds = [read_sound(file)[0] for file in self._media_in(AUDIO_FORMATS)]
         return np.stack(sounds) if sounds else np.zeros((0, 0, 0), np.float32)
 
     @cached_property
@@ -82,7 +85,8 @@ class Result:
         if SAMPLING_RATE.name in self.arrays:
             return int(self.arrays[SAMPLING_RATE.name].reshape(-1)[0])
         sounds = self._media_in(("wav",))
-        return files.read_sound(sounds[0])[1] if sounds else None
+        with saving.as_client_errors():
+            return read_sound(sounds[0])[1] if sounds else None
 
     @cached_property
     def media(self) -> list[bytes]:
@@ -118,7 +122,7 @@ class Result:
         Returns the paths written.
         Raises DiffusersClientError when the outputs do not fit the suffix.
         """
-        return files.save(self, Path(path), fps)
+        return saving.save(self, Path(path), fps)
 
     def _media_in(self, formats: tuple[str, ...]) -> list[bytes]:
-        return [file for file in self.media if files.format_of(file) in formats]
+        return [file for file in self.media if format_of(file) in formats]

@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from triton_diffusers import admin_key
 from triton_diffusers.client.call import Call, Preview, Progress
 from triton_diffusers.client.entry import Entry
 from triton_diffusers.client.errors import (
@@ -31,8 +30,10 @@ from triton_diffusers.client.regions import Region
 from triton_diffusers.client.request import build_inputs, without_extra
 from triton_diffusers.client.result import Result
 from triton_diffusers.client.sizes import SizeMemory, plan_region
-from triton_diffusers.client.values import NUMPY_DTYPES, Array
+from triton_diffusers.client.values import NUMPY_DTYPES
+from triton_diffusers.config import admin_key
 from triton_diffusers.contract import INFO, OUTPUT_BASE64, PREVIEW_EVERY, Tensor
+from triton_diffusers.media.pixels import Array
 
 LOG = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ import numpy as np
 from triton_diffusers.client.call import raw_bytes
 from triton_diffusers.client.entry import Entry
 from triton_diffusers.client.regions import LARGE_BYTES, Slot, place
-from triton_diffusers.client.values import Array
 from triton_diffusers.contract import AUDIO_FIELDS, FRAMES, IMAGES, SEED
+from triton_diffusers.media.pixels import Array
 
 MAX_REMEMBERED = 256
 BIG_OUTPUTS = (IMAGES.name, FRAMES.name, *AUDIO_FIELDS)

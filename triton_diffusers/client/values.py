@@ -3,15 +3,13 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from triton_diffusers.client.errors import InvalidRequest
 from triton_diffusers.contract import Tensor
-
-Array: TypeAlias = npt.NDArray[Any]
+from triton_diffusers.media.pixels import Array
 
 NUMPY_DTYPES: dict[str, Any] = {
     "TYPE_BOOL": np.bool_,

@@ -3,7 +3,7 @@
 
 uvicorn --factory triton_diffusers.gateway:create_app
 
-The life of a request: app -> auth -> limits -> a router (images, edits, chat, videos, audio) ->
+The life of a request: app -> auth -> limits -> a router (images, chat, videos, audio) ->
 fields -> models -> calls -> AsyncDiffusersClient -> Triton; errors.py words what goes wrong.
 """
 

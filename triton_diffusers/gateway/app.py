@@ -8,32 +8,25 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from triton_diffusers import __version__, admin_key
+from triton_diffusers import __version__
 from triton_diffusers.client.address import read_address
-from triton_diffusers.gateway import (
-    audio,
-    chat,
-    edits,
-    errors,
-    images,
-    listing,
-    metrics,
-    page,
-    videos,
-)
-from triton_diffusers.gateway.auth import Auth, settings_keys
+from triton_diffusers.config import admin_key
+from triton_diffusers.gateway import errors
 from triton_diffusers.gateway.errors import ErrorBody
-from triton_diffusers.gateway.headers import StrictHeaders
-from triton_diffusers.gateway.job_runs import Context
-from triton_diffusers.gateway.jobs import Jobs, open_store
-from triton_diffusers.gateway.limits import Limits
-from triton_diffusers.gateway.metrics import Counted, Metrics
+from triton_diffusers.gateway.jobs.jobs import Jobs, open_store
+from triton_diffusers.gateway.jobs.runs import Context
+from triton_diffusers.gateway.middleware import metrics
+from triton_diffusers.gateway.middleware.auth import Auth, settings_keys
+from triton_diffusers.gateway.middleware.headers import StrictHeaders
+from triton_diffusers.gateway.middleware.limits import Limits
+from triton_diffusers.gateway.middleware.metrics import Counted, Metrics
+from triton_diffusers.gateway.middleware.origins import LOOPBACK_HOSTS, Origins
+from triton_diffusers.gateway.middleware.stopping import Stopping
 from triton_diffusers.gateway.models import Models
-from triton_diffusers.gateway.origins import LOOPBACK_HOSTS, Origins
+from triton_diffusers.gateway.routers import audio, chat, images, listing, page, videos
 from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.sizes import SizeMemory
 from triton_diffusers.gateway.state import State
-from triton_diffusers.gateway.stopping import Stopping
 
 FAILURES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": about}
@@ -86,7 +79,6 @@ def create_app(settings: Settings | None = None, *, only_local: bool = False) ->
     _add_middlewares(app, settings, counted, only_local)
     errors.install(app)
     app.include_router(images.router)
-    app.include_router(edits.router)
     app.include_router(chat.router)
     app.include_router(videos.router)
     app.include_router(audio.router)

@@ -18,9 +18,9 @@ from triton_diffusers.client import (
 )
 from triton_diffusers.client.call import Preview, Progress
 from triton_diffusers.gateway.errors import ApiError, from_client, invalid
-from triton_diffusers.gateway.fields import Asked
-from triton_diffusers.gateway.metrics import waiting_for
+from triton_diffusers.gateway.middleware.metrics import waiting_for
 from triton_diffusers.gateway.models import Model
+from triton_diffusers.gateway.requests.fields import Asked
 from triton_diffusers.gateway.sizes import nearest, step_in
 
 T = TypeVar("T")

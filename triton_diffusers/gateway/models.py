@@ -15,12 +15,12 @@ from typing import Any
 import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
-from triton_diffusers import admin_key
 from triton_diffusers.client import AsyncDiffusersClient
 from triton_diffusers.client.address import PORTS, Address
 from triton_diffusers.client.entry import Entry, read_entry
 from triton_diffusers.client.errors import ModelNotFound, error_for
-from triton_diffusers.client.grpc_messages import CHANNEL_OPTIONS
+from triton_diffusers.client.transports.grpc_messages import CHANNEL_OPTIONS
+from triton_diffusers.config import admin_key
 from triton_diffusers.contract import AUDIO_FIELDS, INFO, PICTURE_FIELDS, VIDEO_FIELDS
 from triton_diffusers.errors import near_miss
 from triton_diffusers.gateway.errors import ApiError, busy, invalid

@@ -2,16 +2,13 @@
 """What the app holds while it runs."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fastapi import Request
 
+from triton_diffusers.gateway.jobs.jobs import Jobs
 from triton_diffusers.gateway.models import Models
 from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.sizes import SizeMemory
-
-if TYPE_CHECKING:  # jobs.py comes to call models, which needs this module
-    from triton_diffusers.gateway.jobs import Jobs
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,7 @@ class State:
 
     settings: Settings
     models: Models
-    jobs: "Jobs"
+    jobs: Jobs
     sizes: SizeMemory = field(default_factory=SizeMemory)
 
 

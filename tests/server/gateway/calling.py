@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ import pytest
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="state-")
 
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.browser import browser as browser
 from tests.server.gateway.browser import page_gateway as page_gateway
 from tests.server.gateway.browser import page_server as page_server

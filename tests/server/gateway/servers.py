@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from builder.tritonserver import Server, start_server
+from builder.tritonserver.server import Server, start_server
 from tests.server.conftest import MODEL_REPOSITORY
 from tests.server.entries import add_entry
 

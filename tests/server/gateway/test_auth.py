@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.calling import PATH, TIMEOUT_S, check_error
 from tests.server.gateway.serving import serve_gateway
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.gateway.auth import Keys
+from triton_diffusers.gateway.middleware.auth import Keys
 
 PLAIN, HASHED, GIVEN = "plain-key-1", "hashed key ü", "given-key"
 

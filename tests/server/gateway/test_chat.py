@@ -13,7 +13,7 @@ import numpy as np
 import openai
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.pictures import TIMEOUT_S, error_in, file_of, pixels_of, url_of
 from tests.server.tiny_entries import TinyServer
 from tests.tiny.media import draw_picture

@@ -14,14 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from builder.tritonserver import Server
-from tests.server.gateway.calling import (
-    LONG,
-    check_error,
-    generate,
-    triton_metric,
-    wait_for,
-)
+from builder.tritonserver.server import Server
+from tests.server.gateway.calling import LONG, check_error, generate, triton_metric, wait_for
 from tests.server.gateway.command import BUILDER, TIMEOUT_S, start_gateway
 
 

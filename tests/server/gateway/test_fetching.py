@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.pictures import error_in, file_of
 from tests.server.gateway.serving import serve_gateway
 from tests.server.gateway.test_edits import post
 from tests.tiny.media import draw_picture
 from triton_diffusers.gateway import Settings
 from triton_diffusers.gateway.errors import ApiError
-from triton_diffusers.gateway.fetching import fetch_image, is_public
+from triton_diffusers.gateway.requests.fetching import fetch_image, is_public
 
 FILE = file_of(draw_picture(1, 48))
 LIMIT = len(FILE) + 1000

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from triton_diffusers.client import DiffusersClient
 
 SEVEN = {"prompt": "a handwritten seven", "seed": 7, "num_inference_steps": 2}

@@ -19,9 +19,9 @@ from sqlalchemy.exc import OperationalError
 
 from tests.server.gateway.postgres import MakeDatabase
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.gateway import job_store
-from triton_diffusers.gateway.job_files import FilesError, JobFiles
-from triton_diffusers.gateway.job_store import JOBS, Job, JobsFullError, JobStore, new_id
+from triton_diffusers.gateway.jobs import store as job_store
+from triton_diffusers.gateway.jobs.files import FilesError, JobFiles
+from triton_diffusers.gateway.jobs.store import JOBS, Job, JobsFullError, JobStore, new_id
 
 ROOMY = (1000, 1000)
 
@@ -294,6 +294,6 @@ def test_a_store_that_is_none_is_refused() -> None:
 
 
 def test_a_lease_is_renewed_in_time() -> None:
-    from triton_diffusers.gateway.jobs import RENEW_S
+    from triton_diffusers.gateway.jobs.jobs import RENEW_S
 
     assert RENEW_S * 5 < job_store.LEASE_S

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.calling import (
     LONG,
     PATH,
@@ -26,7 +26,8 @@ from tests.server.gateway.calling import (
     wait_for,
 )
 from tests.server.gateway.serving import serve_gateway
-from triton_diffusers.gateway import connections, limits
+from triton_diffusers.gateway import connections
+from triton_diffusers.gateway.middleware import limits
 
 LIMIT = 100_000
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.pictures import file_of
 from tests.server.tiny_entries import TinyServer
 from tests.tiny.media import draw_picture

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.calling import PATH, TIMEOUT_S, gateway_metric, generate, wait_for
 from tests.server.gateway.serving import serve_gateway
 from tests.server.tiny_entries import TinyServer

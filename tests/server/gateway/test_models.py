@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.calling import TIMEOUT_S, check_error, generate, wait_for
 from tests.server.gateway.servers import PIPELINE, add_demo, serve_entries
 from tests.server.gateway.serving import serve_gateway

@@ -13,7 +13,7 @@ import openai
 import pytest
 from PIL import Image
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from triton_diffusers.client import DiffusersClient
 
 PROMPT = "a handwritten seven"

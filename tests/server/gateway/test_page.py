@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, expect
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.browser import Tab, open_tab, serve
 from tests.server.gateway.calling import triton_metric, wait_for
 from tests.server.gateway.serving import serve_gateway

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.browser import Tab, open_tab, serve
 from tests.server.gateway.test_page import painting
 

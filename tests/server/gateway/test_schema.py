@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.serving import serve_gateway
 from triton_diffusers.gateway import Settings, create_app
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.pictures import TIMEOUT_S, error_in, pictures_in, url_of
 from tests.server.gateway.serving import serve_gateway
 from tests.server.tiny_entries import TinyServer

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests import tiny
 from tests.server.entries import SMALL, add_entry
 from tests.server.gateway.calling import (

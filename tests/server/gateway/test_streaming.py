@@ -14,7 +14,7 @@ import numpy as np
 import openai
 import pytest
 
-from builder.tritonserver import Server, start_server
+from builder.tritonserver.server import Server, start_server
 from tests.server.entries import add_entry, load_all
 from tests.server.gateway.pictures import TIMEOUT_S, error_in, pixels_of, url_of
 from tests.server.gateway.serving import serve_gateway

@@ -18,8 +18,8 @@ from PIL import Image
 from tests.server.gateway.pictures import error_in
 from tests.server.tiny_entries import TinyServer
 from tests.tiny.media import draw_clip, draw_picture
-from triton_diffusers.client.files import read_frames
-from triton_diffusers.encoding import encode_video
+from triton_diffusers.media.decode import read_frames
+from triton_diffusers.media.encode import encode_video
 
 KITE = {
     "prompt": "a kite over a field",

@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.gateway.pictures import TIMEOUT_S, pictures_in, pixels_of, url_of
 from tests.server.tiny_entries import TinyServer
 from tests.tiny.media import draw_picture

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`builder add-model`: write an entry from model_index.json and the pipeline's signature."""
+
+import argparse
+import shlex
+from pathlib import Path
+
+from builder.commands.check import check_alone, check_config
+from builder.console import busy, say, warn
+from builder.entries import models, repository
+from builder.entries.config_pbtxt import (
+    MODEL_PY,
+    Entry,
+    parse_config,
+    read_parameters,
+    render_config,
+)
+from triton_diffusers.config.options import ServeConfig, options
+from triton_diffusers.contract import MEDIA
+from triton_diffusers.errors import ConfigError
+from triton_diffusers.pipelines.signature import (
+    Signature,
+    entry_inputs,
+    entry_outputs,
+    read_signature,
+)
+
+PATH_OPTIONS: dict[str, tuple[str, ...]] = {
+    "custom_pipeline": (),
+    "lora": ("path",),
+    "diffusers_load_kwargs": ("config", "custom_pipeline"),
+}
+"""Options whose values name files, typed relative to where the operator is -> keys inside."""
+SUFFIXES = {"video": "mp4", "audio": "wav"}
+STARTS_FROM = ("image", "mask_image", "video")
+"""Inputs without which a pipeline that has them rarely works, though it has a default for them."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write one entry, or print it with --dry-run."""
+    folder = Path(args.repository)
+    name = repository.check_name(
+        models.default_name(args.model) if args.name is None else args.name
+    )
+    if not args.dry_run:
+        repository.check_free(folder, name, args.force)
+    entry, signature = build_entry(args, name, folder / name)
+    text = render_config(entry)
+    parse_config(text)  # Triton's own schema has the last word
+    if args.force:
+        _warn_of_dropped(folder / name, entry, args)
+    if args.dry_run:
+        say(f"--- {folder / name / repository.CONFIG}\n{text}")
+        say(f"--- {folder / name / repository.MODEL}\n{MODEL_PY}")
+        return 0
+    repository.write_entry(folder, name, text)
+    _say_next(args, entry, signature)
+    return 0
+
+
+def build_entry(args: argparse.Namespace, name: str, folder: Path) -> tuple[Entry, Signature]:
+    """Return the entry that the arguments describe; warn of what the pipeline does not take."""
+    config = _read_options(args, folder)
+    if args.gpus and config.device is not None:
+        raise ConfigError("--gpus and --device both place the pipeline: give one of them")
+    lifted = config.lifted()
+    if lifted.device_map is not None and (args.gpus or args.instances > 1):
+        raise ConfigError(
+            "--device-map places one copy itself: leave out --gpus and --instances (to choose its "
+            "GPUs start the server with CUDA_VISIBLE_DEVICES)"
+        )
+    check_alone(lifted)
+    cls = models.find_class(lifted, folder)
+    signature = read_signature(cls)
+    with busy("checking the options"):
+        notes = config.given_twice() + check_config(lifted, cls, folder)
+    for note in notes:
+        warn(note)
+    entry = Entry(
+        name=name,
+        pipeline_class=cls.__name__,
+        config=config,
+        inputs=entry_inputs(signature, args.decoupled),
+        outputs=entry_outputs(signature, args.decoupled),
+        instances=args.instances,
+        gpus=args.gpus,
+        decoupled=args.decoupled,
+    )
+    return entry, signature
+
+
+def _read_options(args: argparse.Namespace, folder: Path) -> ServeConfig:
+    """Build the config from the options that were given; the rest keep their defaults."""
+    given = {o.name: getattr(args, o.name) for o in options() if hasattr(args, o.name)}
+    given["model"] = models.model_parameter(args.model, folder)
+    for name in PATH_OPTIONS.keys() & given.keys():
+        given[name] = models.with_paths(given[name], folder, PATH_OPTIONS[name])
+    given["diffusers_version"] = models.diffusers_version()
+    return ServeConfig(**given)
+
+
+def _warn_of_dropped(folder: Path, entry: Entry, args: argparse.Namespace) -> None:
+    """Name what the entry that is replaced sets and the new one leaves at its default."""
+    try:
+        old = parse_config(repository.read_config_text(folder))
+    except ConfigError:
+        return  # none is there, or what it said cannot be told
+    kept = entry.config.to_parameters()
+    dropped = [k for k in read_parameters(old) if k not in kept and not hasattr(args, k)]
+    if old.model_transaction_policy.decoupled and not entry.decoupled:
+        dropped.append("decoupled")
+    if dropped:
+        them = "it" if len(dropped) == 1 else "them"
+        warn(
+            f"the entry that is replaced also set {', '.join(dropped)}: give {them} again to keep "
+            f"{them}"
+        )
+
+
+def _say_next(args: argparse.Namespace, entry: Entry, signature: Signature) -> None:
+    where = "" if args.repository == repository.DEFAULT else f" --repository {args.repository}"
+    say(
+        f"wrote {Path(args.repository) / entry.name} ({entry.pipeline_class}, {signature.modality})"
+    )
+    say(f"serve it:  builder serve {entry.name}{where}")
+    say(f"call it:   {_example_call(entry.name, signature)}")
+
+
+def _example_call(name: str, signature: Signature) -> str:
+    words = ["builder", "generate", name]
+    if "prompt" in signature.parameters:
+        words += ["--prompt", "a lighthouse at dusk"]
+    for parameter in signature.parameters.values():
+        if parameter.kind in MEDIA and (parameter.required or parameter.name in STARTS_FROM):
+            words += [f"--{parameter.name}", "FILE"]
+    target = signature.modality.rpartition("-to-")[2]
+    return shlex.join([*words, "--output", f"{name}.{SUFFIXES.get(target, 'png')}"])

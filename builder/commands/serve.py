@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`builder serve`: run tritonserver with entries loaded, and keep them alive until told to stop."""
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from builder.console import busy, fail, say, warn
+from builder.entries import repository
+from builder.tritonserver import installation
+from builder.tritonserver.installation import ServerError
+from builder.tritonserver.options import read_or_write_key, refuse_owned
+from builder.tritonserver.ports import Ports, choose_ports, is_loopback
+from builder.tritonserver.revive import load, revive
+from builder.tritonserver.server import Server, start_server
+from builder.tritonserver.watch import Watch
+from triton_diffusers.errors import ConfigError
+
+POLL_S = 1.0
+LOG_LINES = 15
+
+
+class StopSignals:
+    """Ctrl-C and SIGTERM stop the server; one more, a second later, ends it at once.
+
+    Only the first raises KeyboardInterrupt: another one that raised while the server is being
+    stopped would leave it behind. (`timeout` and some shells send every signal twice.)
+    """
+
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.server: Server | None = None
+        self._first: float | None = None
+        self._before: list[Any] = []
+
+    def __enter__(self) -> "StopSignals":
+        self._before = [signal.signal(number, self._stop) for number in self.NUMBERS]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in zip(self.NUMBERS, self._before, strict=True):
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now
+            raise KeyboardInterrupt
+        if now - self._first > 1 and self.server is not None:
+            self.server.kill()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C or SIGTERM. Returns 1 when nothing could be served."""
+    names = _choose_entries(Path(args.repository), args.names)
+    refuse_owned(args.triton_options)
+    warning = installation.shared_memory_warning()
+    if warning:
+        warn(warning)
+    installation.find()
+    # before the log: a refused start leaves none behind
+    ports = choose_ports(args.host, Ports(args.http_port, args.grpc_port, args.metrics_port))
+    key = None if args.admin_key_file is None else read_or_write_key(args.admin_key_file)
+    if not is_loopback(args.host):
+        warn(
+            f"everybody who reaches {args.host} may call the models; a gateway with keys in front "
+            "decides who may (docs/operations.md)"
+        )
+    log = None if args.verbose else _new_log()
+    if log:
+        say(f"server log: {log}")
+    with StopSignals() as signals:
+        try:
+            with _start(args, ports, log, key) as server:
+                signals.server = server
+                return _serve_until_told(server, names)
+        except KeyboardInterrupt:
+            if signals.server and signals.server.unfinished:
+                warn(f"requests of {', '.join(signals.server.unfinished)} were not finished")
+            say("stopped")
+            return 0
+        except ServerError:
+            _show_tail(log)
+            raise
+
+
+def _serve_until_told(server: Server, names: list[str]) -> int:
+    try:
+        return _serve(server, names)
+    except KeyboardInterrupt:
+        limit = f"{server.exit_timeout_s:.0f} s"
+        say(f"stopping: running requests have {limit} to finish  (Ctrl-C again ends it at once)")
+        raise
+
+
+def _serve(server: Server, names: list[str]) -> int:
+    """Load the entries, then watch their stubs. Returns only when it cannot go on."""
+    loaded = [name for name in names if load(server, name)]
+    if not loaded:
+        fail("no model could be loaded: see the lines above and the server's log")
+        return 1
+    say(f"ready: {', '.join(loaded)}  (Ctrl-C stops)")
+    say(f"  HTTP    http://{server.http_url}")
+    say(f"  gRPC    {server.grpc_url}")
+    say(f"  metrics http://{server.metrics_url}/metrics")
+    watch = Watch(server)
+    while server.is_running():
+        time.sleep(POLL_S)
+        if dead := watch.dead_models():
+            revive(server, dead)
+    raise ServerError(f"tritonserver ended by itself with exit code {server.process.returncode}")
+
+
+def _start(args: argparse.Namespace, ports: Ports, log: Path | None, key: str | None) -> Server:
+    with busy("starting tritonserver"):
+        return start_server(
+            Path(args.repository),
+            log=log,
+            http_port=ports.http,
+            grpc_port=ports.grpc,
+            metrics_port=ports.metrics,
+            host=args.host,
+            exit_timeout_s=args.exit_timeout,
+            extra=args.triton_options,
+            key=key,
+        )
+
+
+def _choose_entries(folder: Path, names: list[str]) -> list[str]:
+    """Return the named entries, or all. Raises ConfigError for one that is not there."""
+    for name in names:
+        repository.find_entry(folder, name)
+    chosen = list(dict.fromkeys(names)) or repository.entry_names(folder)
+    if not chosen:
+        raise ConfigError(f"'{folder}' holds no entries: write one with builder add-model")
+    return chosen
+
+
+def _new_log() -> Path:
+    handle, path = tempfile.mkstemp(prefix="tritonserver-", suffix=".log")
+    os.close(handle)
+    return Path(path)
+
+
+def _show_tail(log: Path | None) -> None:
+    """Show the end of the server's log when it failed, since nobody saw it."""
+    if log is None or not log.stat().st_size:
+        return
+    lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+    for line in lines:
+        print(f"  | {line}", file=sys.stderr)

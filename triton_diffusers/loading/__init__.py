@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ServeConfig` -> a pipeline on its device: checked first, loaded, changed as the entry asks."""

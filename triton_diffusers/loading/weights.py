@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""from_pretrained(), watched: fetched first, checked against the memory, timed, told to the log."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from triton_diffusers.loading.progress import Log, download_progress, loading_progress
+from triton_diffusers.loading.report import LoadReport, timed_loading
+from triton_diffusers.placement.host_memory import check_host_memory, weights_of
+
+
+@contextmanager
+def one_shard_at_a_time() -> Iterator[None]:
+    """Hold parallel loading back: files that are read rather than mapped would all be in memory.
+
+    Without low_cpu_mem_usage diffusers refuses to load in parallel.
+    """
+    from diffusers.models import modeling_utils
+
+    before = modeling_utils.HF_ENABLE_PARALLEL_LOADING
+    modeling_utils.HF_ENABLE_PARALLEL_LOADING = False
+    try:
+        yield
+    finally:
+        modeling_utils.HF_ENABLE_PARALLEL_LOADING = before
+
+
+def fetch(cls: Any, model: Path | str, kwargs: Mapping[str, Any], log: Log) -> Path:
+    """Return the folder of a model; one of the hub is downloaded, as from_pretrained() would."""
+    if isinstance(model, Path):
+        return model
+    cache = kwargs.get("cache_dir")
+    with download_progress(log, model, Path(cache) if cache else None):
+        return Path(cls.download(model, **kwargs))
+
+
+def load_watched(
+    cls: Any, folder: Path, kwargs: Mapping[str, Any], log: Log, *, stays_on_cpu: bool
+) -> tuple[Any, LoadReport, list[str]]:
+    """Return cls.from_pretrained(folder), what it took, and warnings.
+
+    stays_on_cpu: nothing is moved to another device afterwards.
+    Raises ConfigError for a model that exceeds the host's memory, and what diffusers raises.
+    """
+    index = json.loads((folder / cls.config_name).read_text(encoding="utf-8"))
+    notes = check_host_memory(folder, index, kwargs, stays_on_cpu=stays_on_cpu)
+    copied = sum(size.copied for size in weights_of(folder, index, kwargs).values())
+    in_turn = kwargs.get("disable_mmap") or kwargs.get("low_cpu_mem_usage") is False
+    shards = one_shard_at_a_time() if in_turn else nullcontext()
+    with timed_loading() as times, loading_progress(log, copied), shards:
+        pipeline = cls.from_pretrained(str(folder), **kwargs)
+    return pipeline, times.report(pipeline), notes

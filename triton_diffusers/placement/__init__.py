@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the weights of a pipeline live, and whether they fit."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized weights: asked for, checked before the load, verified after it."""
