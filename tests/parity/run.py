@@ -98,7 +98,7 @@ def check(name: str, call: PlainCall, repository: Repository) -> Outcome:
     """Serve one pipeline and compare: a request, one with another seed, the first one again."""
     outcome = Outcome(name, call, call.pipeline_class or class_of(call.folder))
     started = time.monotonic()
-    expected = _ask_plain(outcome)
+    expected = ask_plain(outcome)
     try:
         repository.add(name, call.folder, entry_options(call))
         outcome.seconds["load"] = time.monotonic() - started - sum(outcome.seconds.values())
@@ -122,7 +122,8 @@ def entry_options(call: PlainCall) -> Sequence[str]:
     return options
 
 
-def _ask_plain(outcome: Outcome) -> dict[str, np.ndarray]:
+def ask_plain(outcome: Outcome) -> dict[str, np.ndarray]:
+    """Return what plain diffusers returns; note its error if it raises one."""
     try:
         result = run_plain(outcome.call)
     except ChildError as error:
@@ -159,14 +160,18 @@ def _check_answers(
 
 def _disturb(outcome: Outcome, repository: Repository) -> None:
     """Send another request in between, which may fail: no trace of it may be left either."""
-    inputs = dict(outcome.call.inputs)
-    steps = inputs.get("num_inference_steps")
-    if isinstance(steps, int):
-        inputs["num_inference_steps"] = steps + 1
+    seed, inputs = outcome.call.seeds[0] + STATE_SEED, disturbing(outcome.call)
     try:
-        repository.call(outcome.name, "grpc", seed=outcome.call.seeds[0] + STATE_SEED, **inputs)
+        repository.call(outcome.name, "grpc", seed=seed, **inputs)
     except DiffusersClientError:
         return
+
+
+def disturbing(call: PlainCall) -> dict[str, Any]:
+    """Return the inputs of a request that differs from a call."""
+    inputs = dict(call.inputs)
+    steps = inputs.get("num_inference_steps")
+    return inputs | ({"num_inference_steps": steps + 1} if isinstance(steps, int) else {})
 
 
 def _note_error(outcome: Outcome, protocol: str, error: DiffusersClientError) -> None:
