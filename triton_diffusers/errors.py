@@ -1,5 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of this library, and the one place that words them."""
+"""The errors of this library, and the one place that words them.
+
+ConfigError             the operator must act: wrong entry or options, the model does not load
+CallError               what a request may end with, each with its status in Triton and in gRPC
++-- RequestError        INVALID_ARG    the caller must act, for this request only
++-- BusyError           UNAVAILABLE    the queue is full; the request may be sent again
+|   +-- StuckError      UNAVAILABLE    a call makes no step and cannot be stopped: load again
++-- CancelledError      CANCELLED      the caller went away
+|   +-- TimedOutError   CANCELLED      the request's time ran out
++-- OutOfMemoryError    INTERNAL       a call needs more memory than there is; the next may fit
+
+Any other exception is INTERNAL too, with its traceback in the log.
+"""
 
 import difflib
 from collections.abc import Iterable
@@ -9,28 +21,48 @@ class ConfigError(Exception):
     """The operator must act: the entry or the load options are wrong, the model does not load."""
 
 
-class RequestError(Exception):
-    """The caller must act: INVALID_ARG for this request only."""
+class CallError(Exception):
+    """The base of what a request may end with, as a word of ours to its caller."""
+
+    triton_status = grpc_status = "INTERNAL"
+    outcome = "error"
+    """What metrics and the log call it."""
 
 
-class BusyError(Exception):
-    """The queue is full: UNAVAILABLE for this request, which may be sent again."""
+class RequestError(CallError):
+    """The caller must act: the request as sent cannot be served."""
+
+    triton_status, grpc_status, outcome = "INVALID_ARG", "INVALID_ARGUMENT", "invalid"
 
 
-class StuckError(BusyError):
-    """A call makes no step and cannot be stopped: UNAVAILABLE until the model is loaded again."""
+class BusyError(CallError):
+    """The queue is full; the request may be sent again."""
+
+    triton_status, grpc_status, outcome = "UNAVAILABLE", "UNAVAILABLE", "busy"
 
 
-class CancelledError(Exception):
-    """The caller went away: CANCELLED."""
+class CancelledError(CallError):
+    """The caller went away."""
+
+    triton_status, grpc_status, outcome = "CANCELLED", "CANCELLED", "cancelled"
 
 
 class TimedOutError(CancelledError):
-    """The request's time ran out: CANCELLED."""
+    """The request's time ran out."""
+
+    outcome = "timeout"
 
 
-class OutOfMemoryError(Exception):
-    """A call needs more memory than there is: INTERNAL for this request; the next one may fit."""
+class OutOfMemoryError(CallError):
+    """A call needs more memory than there is; the next one may fit."""
+
+    outcome = "out_of_memory"
+
+
+class StuckError(BusyError):
+    """A call makes no step and cannot be stopped: nothing runs until the model is loaded again."""
+
+    outcome = "stuck"
 
 
 def near_miss(name: str, accepted: Iterable[str]) -> str:

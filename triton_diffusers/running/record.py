@@ -8,6 +8,7 @@ from typing import Any
 
 from triton_diffusers.errors import (
     BusyError,
+    CallError,
     CancelledError,
     OutOfMemoryError,
     RequestError,
@@ -16,17 +17,12 @@ from triton_diffusers.errors import (
 )
 from triton_diffusers.media.pixels import Array
 
-OK, ERROR = "ok", "error"
-OUTCOMES: dict[type[BaseException], str] = {
-    RequestError: "invalid",
-    BusyError: "busy",
-    CancelledError: "cancelled",
-    TimedOutError: "timeout",
-    OutOfMemoryError: "out_of_memory",
-    StuckError: "stuck",
-}
-"""Error -> outcome. Of an error that is not here it is that of its base class, else ERROR."""
-ALL_OUTCOMES = (OK, *OUTCOMES.values(), ERROR)
+OK = "ok"
+ENDINGS = (
+    *(RequestError, BusyError, CancelledError, TimedOutError, OutOfMemoryError, StuckError),
+    CallError,
+)
+ALL_OUTCOMES = (OK, *(kind.outcome for kind in ENDINGS))
 WHOLE, PARTS = "pipeline", ("encode_prompt", "denoise", "decode_latents")
 BATCH = "batch"
 STAGES = ("queue", "decode_inputs", *PARTS, WHOLE, BATCH, "encode_outputs", "send")
@@ -68,8 +64,7 @@ class Record:
 
 def outcome_of(error: BaseException) -> str:
     """Return the outcome of a request that ended with an error."""
-    known = (OUTCOMES[kind] for kind in type(error).__mro__ if kind in OUTCOMES)
-    return next(known, ERROR)
+    return error.outcome if isinstance(error, CallError) else CallError.outcome
 
 
 def exclusive(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -18,8 +18,8 @@ from triton_diffusers.engine.deadline import Deadline
 from triton_diffusers.engine.jobs import Beat
 from triton_diffusers.errors import (
     BusyError,
+    CallError,
     CancelledError,
-    OutOfMemoryError,
     RequestError,
     one_line,
 )
@@ -38,24 +38,6 @@ from triton_diffusers.running.record import (
 )
 from triton_diffusers.running.run import Computed, encode
 from triton_diffusers.serving.metrics import Metrics
-
-
-class Status(NamedTuple):
-    """What an error means: its name in Triton, whose codes exist once a model runs, and gRPC's."""
-
-    triton_name: str
-    grpc_name: str
-
-
-INTERNAL = Status("INTERNAL", "INTERNAL")
-
-
-STATUSES: dict[type[BaseException], Status] = {
-    RequestError: Status("INVALID_ARG", "INVALID_ARGUMENT"),
-    BusyError: Status("UNAVAILABLE", "UNAVAILABLE"),
-    CancelledError: Status("CANCELLED", "CANCELLED"),
-    OutOfMemoryError: INTERNAL,
-}
 
 
 class Model(Protocol):
@@ -194,16 +176,17 @@ class RequestJob:
     def fail(self, error: BaseException) -> None:
         """Send an error as the final response."""
         self._note_seconds()
-        status, text = _wording(error)
-        if status is None:
+        text, status = one_line(error), CallError
+        if isinstance(error, CallError):
+            text, status = " ".join(str(error).split()), type(error)
+        else:
             self._model.log_error("".join(traceback.format_exception(error)))
-            status = INTERNAL
         if self._model.decoupled:
             # Triton streams an error's text only: the status goes in, as tritonclient writes it
-            text = f"[StatusCode.{status.grpc_name}] {text}"
+            text = f"[StatusCode.{status.grpc_status}] {text}"
         # half of a surrogate pair, which JSON can name, is no text to Triton
         text = text.encode(errors="backslashreplace").decode()
-        code = getattr(pb_utils.TritonError, status.triton_name)
+        code = getattr(pb_utils.TritonError, status.triton_status)
         response = pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
         self._send_final(response, outcome_of(error))
 
@@ -233,9 +216,3 @@ class RequestJob:
             record = self.record
             record = replace(record, outcome=outcome, seconds=record.seconds | seconds)
             self._model.metrics.add(record)
-
-
-def _wording(error: BaseException) -> tuple[Status | None, str]:
-    """Return an error's status (None: ours to log) and its text."""
-    status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None)
-    return status, " ".join(str(error).split()) if status is not None else one_line(error)
