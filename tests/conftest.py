@@ -18,6 +18,7 @@ MACHINE = (
 """Tests that look at what the whole machine has in /dev/shm: never side by side."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give each test the group whose tests follow one another in the same lane."""
     for item in items:
