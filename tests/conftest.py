@@ -1,28 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """What scripts/test sets, for a bare `pytest` too; and which tests share a lane of it."""
 
+from __future__ import annotations
+
 import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-SERVERS = ("tiny_server", "small_server", "page_server", "outcomes")
-"""Fixtures of a session that are dear: their tests run in one lane."""
-MACHINE = (
-    "test_admin_key.py",
-    "test_client_transport.py",
-    "client/test_sizes.py",
+ROOT = Path(__file__).parent.parent
+DEAR = re.compile(
+    r"\b(tiny_server|small_server|page_server)\b|\b(tiny)_gateway\b|\b(page)_gateway\b"
 )
-"""Tests that look at what the whole machine has in /dev/shm: never side by side."""
+"""Servers of a session: the files that use one follow each other, so that it is started once."""
+MACHINE = ("test_admin_key.py", "test_client_transport.py", "client/test_sizes.py")
+"""Files whose tests look at what the whole machine has in /dev/shm: never side by side."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test the group whose tests follow one another in the same lane."""
-    for item in items:
-        server = next((name for name in SERVERS if name in item.fixturenames), None)
-        path = item.path.as_posix()
-        shared = "machine" if path.endswith(MACHINE) else server
-        item.add_marker(pytest.mark.xdist_group(shared or path))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out whole groups of files to the lanes that scripts/test runs."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid.partition("::")[0])
+
+    return ByGroup(config, log)
+
+
+@lru_cache
+def group(file: str) -> str:
+    """Return the group of a file: its own, or that of the dear server that its tests use."""
+    if file.endswith(MACHINE):
+        return "machine"
+    source = ROOT / file
+    used = DEAR.search(source.read_text()) if source.is_file() else None
+    return file if used is None else next(filter(None, used.groups())).removesuffix("_server")
