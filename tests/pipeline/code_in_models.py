@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,6 +173,16 @@ def adapter(place: Place) -> None:
     torch.save({"x": Marks(place.statement)}, place.model / "text_encoder/adapter_model.bin")
 
 
+def processor(place: Place) -> None:
+    """A processor, whose tokenizer transformers chooses by itself, and would ask whether to run."""
+    folder = "feature_extractor"
+    shutil.copytree(place.model / "tokenizer", place.model / folder)
+    place.edit(f"{folder}/tokenizer_config.json", tokenizer_class="EvilTokenizer", **TOKENIZER)
+    place.edit(f"{folder}/preprocessor_config.json", image_processor_type="CLIPImageProcessor")
+    place.edit("model_index.json", **{folder: ["transformers", "CLIPProcessor"]})
+    place.code(f"{folder}/evil.py", "Evil")
+
+
 AUTO = {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil"}
 TOKENIZER = {"auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}}
 SINGLE = {
@@ -254,6 +265,11 @@ ATTACKS = (
             code("tokenizer/evil.py", "Evil"),
         ),
         ("'tokenizer'", *NO_LOADER),
+    ),
+    Attack(
+        "processor-auto-map",
+        processor,
+        ("'feature_extractor'", "does not load"),
     ),
     Attack(
         "scheduler-class",
