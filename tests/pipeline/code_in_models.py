@@ -353,7 +353,7 @@ ATTACKS = (
     Attack(
         "lora",
         lone_pickle("lora.bin"),
-        ("'lora'", "does not load"),
+        ("'lora'", "does not load", "(exec)", *PICKLE),
         {"lora": "{model}/lora.bin"},
     ),
 )

@@ -68,6 +68,7 @@ def test_code_of_a_model_does_not_run(
     entry, place, words = write_attack(original, tmp_path, attack)
     monkeypatch.chdir(place.model)
     monkeypatch.syspath_prepend(str(place.model))
+    monkeypatch.setattr("builtins.input", lambda *asked: "y")  # a terminal that says yes to all
     if attack.words:
         with pytest.raises(ConfigError) as refused:
             load_entry(load_arguments(entry))
