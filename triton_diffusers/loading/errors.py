@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a pipeline did not load or run, in one line: which component, which package, what to do."""
 
+import pickle
 import shutil
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -8,10 +9,18 @@ from types import FrameType, TracebackType
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import one_line
 from triton_diffusers.pipelines import weight_files
-from triton_diffusers.pipelines.failures import GPU_FULL, NO_MEMORY, chain
+from triton_diffusers.pipelines.failures import (
+    GPU_FULL,
+    NO_MEMORY,
+    chain,
+    refused_pickle,
+    weight_file,
+)
 from triton_diffusers.pipelines.packages import missing_package
 
-DAMAGED = ("JSONDecodeError", "KeyError", "SafetensorError")
+DAMAGED = ("EOFError", "JSONDecodeError", "KeyError", "SafetensorError", "UnpicklingError")
+TORN_ZIP = "PytorchStreamReader"
+"""What reads the archives that torch.save() writes, and names itself where one is cut short."""
 DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
@@ -24,8 +33,18 @@ def explain_load(error: BaseException, config: ServeConfig, folder: Path | None 
         return found
     component = _component(error.__traceback__)
     of = f"component '{component}' of " if component else ""
-    text = one_line(error).rstrip(".")
-    return f"{of}model '{config.model}' does not load: {text}{_advice(error, config, folder)}"
+    if pickled := refused_pickle(error):
+        return f"{of}model '{config.model}' does not load: {pickled}"
+    return (
+        f"{of}model '{config.model}' does not load: {_told(error)}{_advice(error, config, folder)}"
+    )
+
+
+def _told(error: BaseException) -> str:
+    """Return an error's text, or other words for one of torch that tells how to run any pickle."""
+    if isinstance(error, pickle.UnpicklingError | EOFError):
+        return f"{weight_file(error) or 'a file'} cannot be read as weights"
+    return one_line(error).rstrip(".")
 
 
 def component_of(frame: FrameType) -> str | None:
@@ -83,7 +102,7 @@ def _advice(error: BaseException, config: ServeConfig, folder: Path | None) -> s
         )
     if config.use_safetensors is False and ".bin" in text:
         return "; it has no .bin files: remove use_safetensors to load its safetensors files"
-    if isinstance(error, OSError) or type(error).__name__ in DAMAGED:
+    if isinstance(error, OSError) or type(error).__name__ in DAMAGED or TORN_ZIP in text:
         how = "copy or download it again" if folder else f"download it: hf download {config.model}"
         return f"; the model is incomplete or damaged: {how}"
     return ""

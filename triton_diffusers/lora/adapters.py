@@ -9,6 +9,7 @@ from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line, unknown
+from triton_diffusers.pipelines.failures import refused_pickle
 from triton_diffusers.pipelines.model_files import find_path, is_path
 from triton_diffusers.pipelines.notices import collected
 from triton_diffusers.pipelines.packages import install
@@ -118,7 +119,7 @@ def _load(pipeline: Any, adapter: Adapter, entry: Path) -> int:
             ) from None
         raise ConfigError(
             f"parameter 'lora': '{adapter.path}' does not load into {type(pipeline).__name__}: "
-            f"{one_line(error)[:300]}"
+            f"{refused_pickle(error) or one_line(error)[:300]}"
         ) from None
     found = list(_layers(pipeline, adapter.name))
     if not any(weight.any() for weight in found):

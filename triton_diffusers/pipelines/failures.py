@@ -2,8 +2,12 @@
 """What an exception of a pipeline means: a refusal of its inputs, want of memory, or a failure."""
 
 import gc
+import pickle
+import pickletools
+import re
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 CHECKERS = {"diffusers", "transformers"}
 """Packages that look at a pipeline's inputs before its first step."""
@@ -16,6 +20,12 @@ NO_MEMORY = (
 
 A thread's stack is memory too, and shards are loaded by several threads.
 """
+
+FILE_NAMES = ("checkpoint_file", "checkpoint_path", "filename", "file", "f")
+"""What torch, safetensors, diffusers and transformers call the file of weights that they open."""
+ZIP = b"PK\x03\x04"
+PROTOCOL = 0x80
+"""The first byte of most pickles; the protocol's number and an instruction, never 0, follow."""
 
 
 def is_refusal(error: Exception, started: bool) -> bool:
@@ -77,3 +87,58 @@ def chain(error: BaseException) -> Iterator[BaseException]:
             found.append(each)
             yield each
             following += [each.__context__, each.__cause__]
+
+
+def refused_pickle(error: BaseException) -> str | None:
+    """Say which file of weights is a pickle that was not run, or return None.
+
+    torch raises the same error for a file that is no pickle at all: that one is damaged. Its own
+    text is left out, since it tells how to run the file all the same.
+    """
+    errors = list(chain(error))
+    said = [str(e) for e in errors if isinstance(e, pickle.UnpicklingError)]
+    disguised = any(type(e).__name__ == "SafetensorError" for e in errors)
+    if not said and not disguised:
+        return None
+    file = weight_file(error)
+    if file is None or not _is_pickle(file):
+        return None
+    instead = "and was not run, for it could run any code; use a version with safetensors files"
+    if not said:
+        return f"{file} is a pickle under the name of a safetensors file {instead}"
+    name = re.search(r"GLOBAL ([\w.]{1,80}) ", " ".join(said))
+    what = f" ({name[1]})" if name else ""
+    return f"{file} is a pickle that holds more than weights{what} {instead}"
+
+
+def weight_file(error: BaseException) -> Path | None:
+    """Return the file of weights that was being opened, from the local names in the tracebacks."""
+    for each in chain(error):
+        frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
+        for frame in reversed(frames):
+            for name in FILE_NAMES:
+                value = frame.f_locals.get(name)
+                if isinstance(value, str | Path) and Path(value).is_file():
+                    return Path(value)
+    return None
+
+
+def _is_pickle(file: Path) -> bool:
+    """Tell by its first bytes whether a file is a pickle, or a zip archive as torch.save() writes.
+
+    A safetensors file begins with the length of its header, whose third byte is 0 where the first
+    two look like a pickle's.
+    """
+    with file.open("rb") as stream:
+        head = stream.read(2**16)
+    if head.startswith(ZIP):
+        return True
+    if len(head) > 2 and head[0] == PROTOCOL:
+        return head[1] <= pickle.HIGHEST_PROTOCOL and head[2] > 0
+    named = ""
+    try:  # the oldest protocol is text; its instructions are only listed here
+        for operation, argument, _ in pickletools.genops(head):
+            named += f"{argument}\n" if operation.name == "GLOBAL" else ""
+    except Exception:
+        pass  # it ends here, or is none
+    return re.search(r"^[\w.]+ [\w.]+$", named, re.MULTILINE) is not None

@@ -31,11 +31,17 @@ def tell_of_nan(notes: Iterable[str]) -> bool:
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Load a pipeline without progress bars and without notices that are not the operator's."""
+    """Load a pipeline without progress bars and without notices that are not the operator's.
+
+    transformers may not ask on the terminal whether to run a model's code: only trust_remote_code
+    may allow it.
+    """
     from diffusers.utils import logging as diffusers_logging
     from huggingface_hub import utils as hub_utils
+    from transformers import dynamic_module_utils
     from transformers.utils import logging as transformers_logging
 
+    dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # seconds to wait for an answer; 0 refuses
     diffusers_logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
     hub_utils.disable_progress_bars()  # type: ignore[attr-defined]  # lazily exported
