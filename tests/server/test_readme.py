@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of README.md and docs/gateway.md, run as they stand; only the ports differ."""
+"""The examples of README.md and of two pages, run as they stand; only the ports differ."""
 
 import os
 import re
@@ -17,6 +17,7 @@ from tests.server.gateway.serving import serve_gateway
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = re.compile(r"<!-- run: (\S+) -->\n```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLES = EXAMPLE.findall((ROOT / "README.md").read_text())
+REQUEST_EXAMPLES = EXAMPLE.findall((ROOT / "docs" / "requests.md").read_text())
 GATEWAY_EXAMPLES = EXAMPLE.findall((ROOT / "docs" / "gateway.md").read_text())
 TIMEOUT_S = 120
 
@@ -60,12 +61,13 @@ def run(example: tuple[str, str, str], server, folder: Path) -> np.ndarray:
 
 def test_every_way_of_calling_has_an_example():
     ways = [name_of(example) for example in EXAMPLES]
-    expected = ["builder", "DiffusersClient", "tritonclient.grpc", "tritonclient.http"]
-    assert ways == [*expected, "/generate", "/infer", "OpenAI"]
+    assert ways == ["builder", "DiffusersClient", "/generate", "OpenAI"]
+    ways = [name_of(example) for example in REQUEST_EXAMPLES]
+    assert ways == ["tritonclient.grpc", "tritonclient.http", "/infer"]
     assert [name_of(example) for example in GATEWAY_EXAMPLES] == ["/v1/images", "/v1/chat"]
 
 
-@pytest.mark.parametrize("example", [*EXAMPLES, *GATEWAY_EXAMPLES], ids=name_of)
+@pytest.mark.parametrize("example", [*EXAMPLES, *REQUEST_EXAMPLES, *GATEWAY_EXAMPLES], ids=name_of)
 def test_example_makes_its_picture(example, demo_server, reference, tmp_path):
     if "curl" in example[2] and not shutil.which("curl") and "CI" not in os.environ:
         pytest.skip("curl is not installed")
