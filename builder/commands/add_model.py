@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
 
 def build_entry(args: argparse.Namespace, name: str, folder: Path) -> tuple[Entry, Signature]:
     """Return the entry that the arguments describe; warn of what the pipeline does not take."""
-    from triton_diffusers.loading.checks import check, check_alone
+    from triton_diffusers.loading.checks import check_alone
+    from triton_diffusers.loading.features import check
 
     config = _read_options(args, folder)
     if args.gpus and config.device is not None:

@@ -43,8 +43,9 @@ def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
 
     Raises ConfigError for what stops it loading, with one argument for each wrong parameter.
     """
-    from triton_diffusers.loading.checks import check, check_alone
+    from triton_diffusers.loading.checks import check_alone
     from triton_diffusers.loading.entry import check_entry
+    from triton_diffusers.loading.features import check
     from triton_diffusers.loading.warmup import tried_options
 
     where = str(folder / repository.CONFIG)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be told about an entry's options before any weights load: at load and by `check`.
 
-One ordered table, `CHECKS`: what the pipeline class tells first, then what needs a look into the
-model's folder, or the libraries that quantize.
+Those of single features are in features.py, which runs them all.
 """
 
 import importlib.util
@@ -10,16 +9,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from triton_diffusers import families
-from triton_diffusers.attention.choice import check_attention
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, unknown
 from triton_diffusers.loading.arguments import OPTION as LOAD_KWARGS
 from triton_diffusers.loading.arguments import QUANTIZATION, check_single_file
 from triton_diffusers.loading.modules import check_memory_options
 from triton_diffusers.loading.plan import LoadPlan
-from triton_diffusers.loading.scheduler import check_scheduler
 from triton_diffusers.loading.warmup import check_warmup, read_warmup
-from triton_diffusers.lora.adapters import Adapter, check_lora, read_adapters
+from triton_diffusers.lora.adapters import read_adapters
 from triton_diffusers.pipelines import weight_files
 from triton_diffusers.pipelines.model_files import component_classes, find_path, is_path
 from triton_diffusers.placement.placement import check_placement
@@ -29,9 +26,6 @@ from triton_diffusers.quantization.plan import check_quantization
 from triton_diffusers.quantization.request import read_request
 
 DEVICE_MAPS = ("balanced", "cpu", "cuda")
-LORA_FILE = "pytorch_lora_weights"
-NOT_LORA = ("scheduler", "optimizer", "checkpoint")
-"""Words in names of files that load_lora_weights() passes over."""
 
 
 def check_alone(config: ServeConfig, instance: str = "") -> None:
@@ -51,14 +45,6 @@ def check_alone(config: ServeConfig, instance: str = "") -> None:
             read_method(given)
         except ConfigError as error:
             raise ConfigError(f"parameter 'quantization_config': {error}") from None
-
-
-def check(plan: LoadPlan) -> list[str]:
-    """Return warnings. Raises ConfigError, in one line, for what would not load or has no effect.
-
-    What `check_alone` tells is not told again.
-    """
-    return [*plan.given_twice, *(note for row in CHECKS for note in row(plan))]
 
 
 def check_needed_components(
@@ -89,7 +75,7 @@ def _check_revision(plan: LoadPlan) -> list[str]:
     return []
 
 
-def _check_batching(plan: LoadPlan) -> list[str]:
+def check_batching(plan: LoadPlan) -> None:
     """Raise ConfigError where nothing can be batched, and for bounds of batches without any."""
     config, signature = plan.config, plan.signature
     if config.request_batching and config.step_batching:
@@ -115,10 +101,9 @@ def _check_batching(plan: LoadPlan) -> list[str]:
                 f"parameter '{name}' has no effect without {' or '.join(needed)}: remove it, or "
                 f"set {needed[-1]} to true"
             )
-    return []
 
 
-def _check_families(plan: LoadPlan) -> list[str]:
+def check_families(plan: LoadPlan) -> None:
     """Raise ConfigError for an option that only other families honour."""
     config, pipeline_class = plan.config, plan.cls.__name__
     family = families.find(pipeline_class)
@@ -135,7 +120,6 @@ def _check_families(plan: LoadPlan) -> list[str]:
             "parameters 'scheduler' and 'flow_shift' both replace the scheduler: give the shift as "
             'config of the scheduler, {"class": NAME, "flow_shift": X}'
         )
-    return []
 
 
 def _check_source(plan: LoadPlan) -> list[str]:
@@ -150,9 +134,6 @@ def _check_source(plan: LoadPlan) -> list[str]:
 def _check_arguments(plan: LoadPlan) -> list[str]:
     """Check the arguments of the load and of every call."""
     _ = plan.load_kwargs  # they are checked where they are made
-    check_attention(plan.config)
-    check_scheduler(plan.config)
-    check_lora(plan.config, plan.entry, plan.cls)
     check_warmup(plan.config, plan.signature, plan.call_kwargs[0])
     return plan.call_kwargs[1]
 
@@ -233,47 +214,6 @@ def _check_variant(plan: LoadPlan) -> list[str]:
     )
 
 
-def _check_lora(plan: LoadPlan) -> list[str]:
-    for adapter in read_adapters(plan.config):
-        _check_adapter(adapter, plan.entry)
-    return []
-
-
-def _check_adapter(adapter: Adapter, entry: Path) -> None:
-    """Check that a local folder leaves no doubt which file is the adapter."""
-    folder = find_path("lora", adapter.path, entry)
-    if folder is None or not folder.is_dir():
-        return
-    files = _lora_files(folder)
-    where = f"parameter 'lora': '{adapter.path}'"
-    if adapter.weight_name is not None:
-        if not (folder / adapter.weight_name).is_file():
-            raise ConfigError(
-                "parameter 'lora': "
-                + unknown("weight_name", adapter.weight_name, f"'{adapter.path}'", files)
-            )
-    elif not files:
-        raise ConfigError(f"{where} holds no .safetensors or .bin file; name the adapter's file")
-    elif len(files) > 1:
-        raise ConfigError(
-            f"{where} holds several files: {', '.join(files)}; say which one: "
-            f'{{"path": "{adapter.path}", "weight_name": "{files[0]}"}}'
-        )
-
-
-def _lora_files(folder: Path) -> list[str]:
-    """Return the files of which load_lora_weights() would take the first, in no certain order.
-
-    Source: diffusers.loaders.lora_base._best_guess_weight_name.
-    """
-    for suffix in (".safetensors", ".bin"):
-        names = sorted(f.name for f in folder.glob(f"*{suffix}"))
-        names = [name for name in names if not any(word in name for word in NOT_LORA)]
-        if names:
-            return [name for name in names if name.endswith(LORA_FILE + suffix)] or names
-    return []
-
-
 def _check_quantization(plan: LoadPlan) -> list[str]:
     return check_quantization(plan.config, plan.components, plan.cls.__name__)
 
@@ -292,8 +232,6 @@ def _build_quantization(plan: LoadPlan) -> list[str]:
 
 CHECKS: tuple[Callable[[LoadPlan], list[str]], ...] = (
     _check_revision,
-    _check_families,
-    _check_batching,
     _check_source,
     _check_arguments,
     _check_quantization,
@@ -301,7 +239,6 @@ CHECKS: tuple[Callable[[LoadPlan], list[str]], ...] = (
     _check_file_config,
     _check_components,
     _check_variant,
-    _check_lora,
     _build_quantization,
 )
 """(plan) -> warnings; each raises ConfigError."""

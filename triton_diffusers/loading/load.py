@@ -1,39 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ServeConfig` -> a pipeline on its device. Imports torch and diffusers inside its functions."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triton_diffusers import families
-from triton_diffusers.attention.choice import choose_attention
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
+from triton_diffusers.loading import features
 from triton_diffusers.loading.arguments import (
     QUANTIZATION,
-    check_dtypes,
     dtype_names,
-    dtype_of,
     load_single_file,
 )
-from triton_diffusers.loading.checks import check, check_alone, check_needed_components
+from triton_diffusers.loading.checks import check_alone
 from triton_diffusers.loading.errors import explain_load
-from triton_diffusers.loading.modules import (
-    cast_layerwise,
-    compile_denoisers,
-    enable_vae_options,
-    use_channels_last,
-)
 from triton_diffusers.loading.plan import LoadPlan, is_mapped, plan_load
 from triton_diffusers.loading.progress import Log, moving_progress
-from triton_diffusers.loading.scheduler import replace_scheduler
-from triton_diffusers.loading.warmup import first_arguments, warm_up
+from triton_diffusers.loading.warmup import warm_up
 from triton_diffusers.loading.weights import fetch, load_watched
-from triton_diffusers.lora.adapters import load_lora
 from triton_diffusers.pipelines.classes import import_diffusers
 from triton_diffusers.pipelines.failures import forget
-from triton_diffusers.pipelines.isolation import read_processors, why_not_beside
+from triton_diffusers.pipelines.isolation import read_processors
 from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.model_files import fetch_subfolder
 from triton_diffusers.pipelines.notices import quiet_loading
@@ -71,21 +59,11 @@ def load_planned(
     _check_devices(plan)
     check_alone(config, device)
     use_device(device)
-    notes = check(plan)
+    notes = features.check(plan)
     call_kwargs, _ = plan.call_kwargs
     facts: dict[str, Any] = {}
     pipeline = _Load(plan, log, facts, notes).run()
-    probed_with = call_kwargs | first_arguments(config)
-    attention = choose_attention(pipeline, config, signature, probed_with, device)
-    facts["attention_backend"] = attention.active
-    if attention.attempts:
-        facts["attention_attempts"] = [_without_none(a) for a in attention.attempts]
-    notes += attention.warnings
-    if compiled := compile_denoisers(pipeline, config):
-        facts["compiled"] = compiled
-    if config.step_batching and (reason := why_not_beside(pipeline)):
-        name = type(pipeline).__name__
-        raise ConfigError(f"parameter 'step_batching' cannot be used with {name}: {reason}")
+    facts |= features.apply(pipeline, plan, notes, placed=True)
     previews = Previews(signature.is_video, log) if streams and signature.has_pictures else None
     notes += warm_up(pipeline, config, signature, call_kwargs, log, previews)
     return LoadedPipeline(
@@ -101,10 +79,6 @@ def load_planned(
         previews=previews,
         facts=facts,
     )
-
-
-def _without_none(attempt: Any) -> dict[str, str]:
-    return {n: v for n, v in dataclasses.asdict(attempt).items() if v is not None}
 
 
 def _check_devices(plan: LoadPlan) -> None:
@@ -127,7 +101,7 @@ class _Load:
         try:
             with quiet_loading():
                 pipeline = self._read(self._fetch())
-                self._change(pipeline)
+                self.facts.update(features.apply(pipeline, self.plan, self.notes, placed=False))
                 self._place(pipeline)
                 pipeline.set_progress_bar_config(disable=True)
                 return pipeline
@@ -177,26 +151,6 @@ class _Load:
             self.facts["quantization"] = {"method": quantization.method, **sizes}
             self.notes.extend(quantization.warnings)
         return pipeline
-
-    def _change(self, pipeline: Any) -> None:
-        """Apply the options that change a loaded pipeline before it is placed."""
-        config, facts = self.plan.config, self.facts
-        there = [n for n, component in pipeline.components.items() if component is not None]
-        check_needed_components(config, type(pipeline).__name__, there)
-        check_dtypes(pipeline, config)
-        family = families.find(type(pipeline).__name__)
-        if family and family.after_load:
-            family.after_load(pipeline, config)
-        self.notes.extend(replace_scheduler(pipeline, config))
-        if config.scheduler is not None:
-            facts["scheduler"] = type(pipeline.scheduler).__name__
-        if layers := load_lora(pipeline, config, self.plan.entry, self.notes):
-            facts["lora_layers"] = layers
-        if cast := cast_layerwise(pipeline, config, dtype_of(self.plan.load_kwargs)):
-            facts["layerwise_casting"] = cast
-        if changed := use_channels_last(pipeline, config):
-            facts["channels_last"] = changed
-        enable_vae_options(pipeline, config)
 
     def _place(self, pipeline: Any) -> None:
         plan = self.plan

@@ -13,7 +13,8 @@ import pytest
 from builder import console
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.loading import checks
+from triton_diffusers.loading import features
+from triton_diffusers.loading.checks import check_alone
 from triton_diffusers.loading.plan import plan_load
 
 SD = {
@@ -45,7 +46,7 @@ def write_index(entry: Path, index: dict) -> None:
 
 def check(entry: Path, cls: str = "StableDiffusionPipeline", **options) -> list[str]:
     config = ServeConfig(model="model", pipeline_class=cls, **options)
-    return checks.check(plan_load(config, entry))
+    return features.check(plan_load(config, entry))
 
 
 def refusal(entry: Path, cls: str = "StableDiffusionPipeline", **options) -> str:
@@ -57,6 +58,20 @@ def refusal(entry: Path, cls: str = "StableDiffusionPipeline", **options) -> str
 
 def test_nothing_is_wrong(entry):
     assert check(entry) == []
+
+
+def test_the_index_is_read_once(entry, monkeypatch):
+    read = []
+    read_text = Path.read_text
+
+    def counting(file: Path, **kwargs) -> str:
+        read.append(file.name)
+        return read_text(file, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", counting)
+    config = ServeConfig(model="model", vae_use_slicing=True, quantization_config="int8")
+    features.check(plan_load(config, entry))
+    assert read.count("model_index.json") == 1
 
 
 def native(**config) -> dict:
@@ -161,7 +176,7 @@ def test_a_folder_of_several_adapters(entry):
 )
 def test_what_needs_no_pipeline_is_told_first(options, message):
     with pytest.raises(ConfigError, match=message):
-        checks.check_alone(ServeConfig(model="m", **options))
+        check_alone(ServeConfig(model="m", **options))
 
 
 def test_what_needs_no_pipeline_needs_no_import():
