@@ -5,7 +5,6 @@ import argparse
 import shlex
 from pathlib import Path
 
-from builder.commands.check import check_alone, check_config
 from builder.console import busy, say, warn
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import (
@@ -18,12 +17,7 @@ from builder.entries.config_pbtxt import (
 from triton_diffusers.config.options import ServeConfig, options
 from triton_diffusers.contract import MEDIA
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.pipelines.signature import (
-    Signature,
-    entry_inputs,
-    entry_outputs,
-    read_signature,
-)
+from triton_diffusers.pipelines.signature import Signature, entry_inputs, entry_outputs
 
 PATH_OPTIONS: dict[str, tuple[str, ...]] = {
     "custom_pipeline": (),
@@ -60,6 +54,9 @@ def run(args: argparse.Namespace) -> int:
 
 def build_entry(args: argparse.Namespace, name: str, folder: Path) -> tuple[Entry, Signature]:
     """Return the entry that the arguments describe; warn of what the pipeline does not take."""
+    from triton_diffusers.loading.checks import check_alone
+    from triton_diffusers.loading.features import check
+
     config = _read_options(args, folder)
     if args.gpus and config.device is not None:
         raise ConfigError("--gpus and --device both place the pipeline: give one of them")
@@ -70,23 +67,22 @@ def build_entry(args: argparse.Namespace, name: str, folder: Path) -> tuple[Entr
             "GPUs start the server with CUDA_VISIBLE_DEVICES)"
         )
     check_alone(lifted)
-    cls = models.find_class(lifted, folder)
-    signature = read_signature(cls)
+    plan = models.plan_entry(config, folder)
     with busy("checking the options"):
-        notes = config.given_twice() + check_config(lifted, cls, folder)
+        notes = check(plan)
     for note in notes:
         warn(note)
     entry = Entry(
         name=name,
-        pipeline_class=cls.__name__,
+        pipeline_class=plan.cls.__name__,
         config=config,
-        inputs=entry_inputs(signature, args.decoupled),
-        outputs=entry_outputs(signature, args.decoupled),
+        inputs=entry_inputs(plan.signature, args.decoupled),
+        outputs=entry_outputs(plan.signature, args.decoupled),
         instances=args.instances,
         gpus=args.gpus,
         decoupled=args.decoupled,
     )
-    return entry, signature
+    return entry, plan.signature
 
 
 def _read_options(args: argparse.Namespace, folder: Path) -> ServeConfig:

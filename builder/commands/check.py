@@ -3,13 +3,16 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.console import busy, say, warn
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import parse_config, read_parameters
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from triton_diffusers.loading.plan import LoadPlan
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,7 +43,9 @@ def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
 
     Raises ConfigError for what stops it loading, with one argument for each wrong parameter.
     """
-    from triton_diffusers.loading import entry
+    from triton_diffusers.loading.checks import check_alone
+    from triton_diffusers.loading.entry import check_entry
+    from triton_diffusers.loading.features import check
     from triton_diffusers.loading.warmup import tried_options
 
     where = str(folder / repository.CONFIG)
@@ -49,17 +54,16 @@ def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
     written = _read_config(read_parameters(message))
     config = written.lifted()
     check_alone(config)
-    cls = models.find_class(config, folder)
-    problems = entry.check_entry(_as_dict(message), config, cls)
-    if problems:
+    plan = models.plan_entry(written, folder)
+    if problems := check_entry(_as_dict(message), plan):
         raise ConfigError(" ".join(problems))
-    notes = written.given_twice() + check_config(config, cls, folder) + _lacks_gpu(config)
+    notes = check(plan) + _lacks_gpu(plan)
     installed = models.diffusers_version()
     if config.diffusers_version not in (None, installed):
         notes.append(f"written for diffusers {config.diffusers_version}; {installed} fits too")
     tried = tried_options(config)
     told = f" (tried at load: {', '.join(tried)})" if tried else ""
-    return f"{cls.__name__}, {config.model}{told}", notes
+    return f"{plan.cls.__name__}, {config.model}{told}", notes
 
 
 def _read_config(parameters: dict[str, str]) -> ServeConfig:
@@ -75,46 +79,11 @@ def _read_config(parameters: dict[str, str]) -> ServeConfig:
     return ServeConfig.from_parameters(parameters)
 
 
-def check_alone(config: ServeConfig) -> None:
-    """Raise ConfigError for options that are wrong whatever the pipeline is; imports no diffusers.
-
-    `check_config` would find the same, some seconds later.
-    """
-    from triton_diffusers.loading.modules import check_memory_options
-    from triton_diffusers.loading.warmup import read_warmup
-    from triton_diffusers.lora.adapters import read_adapters
-    from triton_diffusers.placement.placement import check_placement
-    from triton_diffusers.quantization.methods import read_method
-
-    # of the devices only an entry's own is known here
-    check_placement(config, config.device or "")
-    check_memory_options(config)
-    read_warmup(config)
-    read_adapters(config)
-    given = config.quantization_config
-    if isinstance(given, str) or (isinstance(given, dict) and "method" in given):
-        try:
-            read_method(given)
-        except ConfigError as error:
-            raise ConfigError(f"parameter 'quantization_config': {error}") from None
-
-
-def check_config(config: ServeConfig, cls: type, folder: Path) -> list[str]:
-    """Return warnings. Raises ConfigError for an option that the pipeline would refuse to load."""
-    from triton_diffusers.loading.checks import check_early, check_options
-    from triton_diffusers.pipelines.signature import read_signature
-
-    _, notes = check_options(config, cls, read_signature(cls), folder)
-    return notes + check_early(config, cls, folder)
-
-
-def _lacks_gpu(config: ServeConfig) -> list[str]:
+def _lacks_gpu(plan: "LoadPlan") -> list[str]:
     """Return a warning for each option that needs a GPU where none is: the server may have one."""
-    from triton_diffusers.placement.placement import choose_placement
-
-    placement = choose_placement(config)
-    needing = [placement.option] if placement else []
-    needing += [n for n in ("device", "generator_device") if (getattr(config, n) or "cpu") != "cpu"]
+    needing = [plan.placement.option] if plan.placement else []
+    devices = ("device", "generator_device")
+    needing += [n for n in devices if (getattr(plan.config, n) or "cpu") != "cpu"]
     if not needing or _has_gpu():
         return []
     return [f"parameter '{name}' needs a GPU; this machine has none" for name in needing]

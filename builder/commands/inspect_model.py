@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import parse_config, read_parameters
@@ -14,8 +14,11 @@ from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.pipelines.classes import constructor_components
-from triton_diffusers.pipelines.signature import entry_inputs, entry_outputs, read_signature
+from triton_diffusers.pipelines.signature import entry_inputs, entry_outputs
 from triton_diffusers.pipelines.weight_files import Weights, read_component, read_files
+
+if TYPE_CHECKING:
+    from triton_diffusers.loading.plan import LoadPlan
 
 GIB = 2**30
 NO_ENTRY = Path()
@@ -36,13 +39,11 @@ class Component:
 def run(args: argparse.Namespace) -> int:
     """Print the tables of one model."""
     written, entry = _read_config(args)
-    config = written.lifted()
-    cls = models.find_class(config, entry)
-    signature = read_signature(cls)
-    place = _local_place(config, entry)
-    components = read_components(cls, place, config)
+    plan = models.plan_entry(written, entry)
+    config, signature = plan.config, plan.signature
+    components = read_components(plan)
     console = _console()
-    console.print(f"{config.model}: {cls.__name__}, {signature.modality}", highlight=False)
+    console.print(f"{config.model}: {plan.cls.__name__}, {signature.modality}", highlight=False)
     console.print(_component_table(components))
     before = ", before quantization_config" if config.is_quantized else ""
     console.print(memory_estimate(components, config.dtype) + before, highlight=False)
@@ -53,21 +54,26 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_components(cls: type, place: Path | None, config: ServeConfig) -> list[Component]:
+def read_components(plan: "LoadPlan") -> list[Component]:
     """Return a pipeline's parts; of a single file, the file alone.
 
-    place: the pipeline's folder or single file; without one they are those of the constructor.
+    Those of a hub model that is not on this machine are those of the constructor.
     """
-    if place is None:
-        parts = [Component(name, text) for name, text in constructor_components(cls).items()]
-        return [_as_configured(part, config) for part in parts]
-    if place.is_file():
-        return [Component(place.name, "checkpoint file", read_files(place))]
-    from triton_diffusers.pipelines.model_files import component_classes, read_index
+    from triton_diffusers.pipelines.model_files import component_classes
 
+    config = plan.config
+    if plan.single_file:
+        file = Path(plan.source)
+        return [Component(file.name, "checkpoint file", read_files(file))]
+    if isinstance(plan.source, str):
+        cached = _cached_folder(plan.source, config)
+        if cached is None:
+            parts = [Component(*part) for part in constructor_components(plan.cls).items()]
+            return [_as_configured(part, config) for part in parts]
+        plan = plan.fetched(cached)
     parts = [
-        Component(name, text, read_component(place / name, config.variant))
-        for name, text in component_classes(read_index(place, config)).items()
+        Component(name, text, read_component(Path(plan.source) / name, config.variant))
+        for name, text in component_classes(plan.index or {}).items()
     ]
     return [_as_configured(part, config) for part in parts]
 
@@ -130,14 +136,11 @@ def _model(model: str, folder: Path) -> str:
         raise ConfigError(f"{error}; entries in '{folder}': {names}") from None
 
 
-def _local_place(config: ServeConfig, entry: Path) -> Path | None:
-    """Return the folder or file with the weights: the model's own, or a folder of the hub cache."""
-    from triton_diffusers.pipelines.model_files import INDEX, find_model
-
-    model = find_model(config, entry)
-    if isinstance(model, Path):
-        return model
+def _cached_folder(model: str, config: ServeConfig) -> Path | None:
+    """Return the folder of a hub model in the hub's cache, if it is there."""
     from huggingface_hub import try_to_load_from_cache
+
+    from triton_diffusers.pipelines.model_files import INDEX
 
     index = INDEX if config.subfolder is None else f"{config.subfolder}/{INDEX}"
     cached = try_to_load_from_cache(model, index, revision=config.revision)

@@ -10,11 +10,14 @@ import urllib.request
 from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.console import busy
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, near_miss
+
+if TYPE_CHECKING:
+    from triton_diffusers.loading.plan import LoadPlan
 
 HUB = "https://huggingface.co"
 KNOWN_MODELS = {
@@ -68,17 +71,16 @@ def default_name(model: str) -> str:
     return (path.stem if is_single_file(path) else path.name).lower()
 
 
-def find_class(config: ServeConfig, entry: Path) -> type:
-    """Return the pipeline class, without network where the model is known by name."""
-    from triton_diffusers.attention.choice import check_environment
-    from triton_diffusers.pipelines import classes, model_files
+def plan_entry(config: ServeConfig, entry: Path) -> "LoadPlan":
+    """Return the plan of an entry's load, without network where the model is known by name."""
+    from triton_diffusers.loading.plan import plan_load
+    from triton_diffusers.pipelines import model_files
 
     hint = ""
     model = model_files.find_model(config, entry)
     if isinstance(model, Path):
         if not model_files.is_single_file(model):
             _refuse_loose_files(model)
-            model_files.read_index(model, config)  # refused now, rather than at load
     elif config.pipeline_class is None and config.model in KNOWN_MODELS:
         config = dataclasses.replace(config, pipeline_class=KNOWN_MODELS[config.model])
     elif config.pipeline_class is None:
@@ -87,8 +89,7 @@ def find_class(config: ServeConfig, entry: Path) -> type:
         hint = near_known(config.model)
     with busy("importing diffusers"):
         try:
-            check_environment()
-            return classes.find_pipeline_class(config, entry)
+            return plan_load(config, entry, source=model)
         except ConfigError as error:
             raise ConfigError(f"{error}{hint}") from None
 

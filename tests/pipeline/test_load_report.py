@@ -26,8 +26,9 @@ def load(folder: Path, **kwargs: Any) -> tuple[Any, LoadReport, list[str]]:
     import diffusers
 
     lines: list[str] = []
+    index = json.loads((folder / "model_index.json").read_text())
     pipeline, report, notes = load_watched(
-        diffusers.FluxPipeline, folder, kwargs, lines.append, stays_on_cpu=True
+        diffusers.FluxPipeline, folder, index, kwargs, lines.append, stays_on_cpu=True
     )
     assert notes == []
     return pipeline, report, lines

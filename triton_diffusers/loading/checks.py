@@ -1,88 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be told about an entry's options before any weights load: at load and by `check`.
 
-`check_options` asks the pipeline class alone; `check_early` looks into the model's folder, or
-imports the libraries that quantize.
+Those of single features are in features.py, which runs them all.
 """
 
 import importlib.util
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 
 from triton_diffusers import families
-from triton_diffusers.attention.choice import check_attention
-from triton_diffusers.calls.defaults import check_call_kwargs
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, unknown
 from triton_diffusers.loading.arguments import OPTION as LOAD_KWARGS
-from triton_diffusers.loading.arguments import check_single_file, load_kwargs
+from triton_diffusers.loading.arguments import QUANTIZATION, check_single_file
 from triton_diffusers.loading.modules import check_memory_options
-from triton_diffusers.loading.scheduler import check_scheduler
-from triton_diffusers.loading.warmup import check_warmup
-from triton_diffusers.lora.adapters import Adapter, check_lora, read_adapters
+from triton_diffusers.loading.plan import LoadPlan
+from triton_diffusers.loading.warmup import check_warmup, read_warmup
+from triton_diffusers.lora.adapters import read_adapters
 from triton_diffusers.pipelines import weight_files
-from triton_diffusers.pipelines.classes import constructor_components
-from triton_diffusers.pipelines.model_files import (
-    component_classes,
-    find_model,
-    find_path,
-    is_path,
-    is_single_file,
-    read_index,
-)
-from triton_diffusers.pipelines.signature import Signature
-from triton_diffusers.placement.placement import choose_placement
+from triton_diffusers.pipelines.model_files import component_classes, find_path, is_path
+from triton_diffusers.placement.placement import check_placement
+from triton_diffusers.quantization.methods import read_method
 from triton_diffusers.quantization.native import build_native
 from triton_diffusers.quantization.plan import check_quantization
-from triton_diffusers.quantization.request import present, read_request
+from triton_diffusers.quantization.request import read_request
 
 DEVICE_MAPS = ("balanced", "cpu", "cuda")
-LORA_FILE = "pytorch_lora_weights"
-NOT_LORA = ("scheduler", "optimizer", "checkpoint")
-"""Words in names of files that load_lora_weights() passes over."""
 
 
-def check_options(
-    config: ServeConfig, cls: Any, signature: Signature, entry: Path, device: str = "cpu"
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the call kwargs that the pipeline takes, and warnings.
+def check_alone(config: ServeConfig, instance: str = "") -> None:
+    """Raise ConfigError for options that are wrong whatever the pipeline is; imports no diffusers.
 
-    Raises ConfigError, in one line, for what would be refused or have no effect.
+    instance: its device, where it is known.
     """
-    model = find_model(config, entry)
-    single_file = is_single_file(model)
-    if isinstance(model, Path) and not single_file and config.revision is not None:
-        raise ConfigError(
-            f"parameter 'revision' has no effect on the folder '{config.model}': remove it, or "
-            "name the hub model"
-        )
-    _check_families(config, cls.__name__)
-    _check_batching(config, signature)
-    if single_file:
-        check_single_file(config, cls)
-    else:
-        check_needed_components(config, cls.__name__, components_of_model(config, cls, entry))
-    load_kwargs(config, cls, device, single_file)
-    choose_placement(config)
+    check_placement(config, config.device or instance)
     check_memory_options(config)
-    check_attention(config)
-    check_scheduler(config)
-    check_lora(config, entry, cls)
-    call_kwargs, notes = check_call_kwargs(config, signature)
-    check_warmup(config, signature, call_kwargs)
-    if config.is_quantized:
-        components = components_of_model(config, cls, entry)
-        notes += check_quantization(config, components, cls.__name__)
-    return call_kwargs, notes
-
-
-def components_of_model(config: ServeConfig, cls: type, entry: Path) -> dict[str, str]:
-    """Return component -> class, from a local model_index.json, else from the constructor."""
-    model = find_model(config, entry)
-    if isinstance(model, Path) and model.is_dir():
-        return component_classes(read_index(model, config)) or constructor_components(cls)
-    return constructor_components(cls)
+    read_warmup(config)
+    read_adapters(config)
+    given = config.quantization_config
+    if (config.diffusers_load_kwargs or {}).get(QUANTIZATION) is not None:
+        return  # it wins, with a warning
+    if isinstance(given, str) or (isinstance(given, dict) and "method" in given):
+        try:
+            read_method(given)
+        except ConfigError as error:
+            raise ConfigError(f"parameter 'quantization_config': {error}") from None
 
 
 def check_needed_components(
@@ -103,8 +65,19 @@ def check_needed_components(
             )
 
 
-def _check_batching(config: ServeConfig, signature: Signature) -> None:
+def _check_revision(plan: LoadPlan) -> list[str]:
+    is_folder = isinstance(plan.source, Path) and not plan.single_file
+    if is_folder and plan.config.revision is not None:
+        raise ConfigError(
+            f"parameter 'revision' has no effect on the folder '{plan.config.model}': remove it, "
+            "or name the hub model"
+        )
+    return []
+
+
+def check_batching(plan: LoadPlan) -> None:
     """Raise ConfigError where nothing can be batched, and for bounds of batches without any."""
+    config, signature = plan.config, plan.signature
     if config.request_batching and config.step_batching:
         raise ConfigError(
             "parameters 'request_batching' and 'step_batching' cannot be used together: both join "
@@ -130,8 +103,9 @@ def _check_batching(config: ServeConfig, signature: Signature) -> None:
             )
 
 
-def _check_families(config: ServeConfig, pipeline_class: str) -> None:
+def check_families(plan: LoadPlan) -> None:
     """Raise ConfigError for an option that only other families honour."""
+    config, pipeline_class = plan.config, plan.cls.__name__
     family = families.find(pipeline_class)
     for option, names in families.family_options().items():
         if getattr(config, option) is None:
@@ -148,40 +122,41 @@ def _check_families(config: ServeConfig, pipeline_class: str) -> None:
         )
 
 
-def check_early(config: ServeConfig, cls: Any, entry: Path) -> list[str]:
-    """Return warnings. Raises ConfigError, in one line, for what would not load on any device.
-
-    config: `lifted`, and passed by `check_options`.
-    """
-    notes: list[str] = []
-    model = find_model(config, entry)
-    _check_device_map(config)
-    if is_single_file(model):
-        _check_file_config(config, entry)
-    elif isinstance(model, Path):
-        notes += _check_components(config, cls, model)
-        _check_variant(config, model)
-    for adapter in read_adapters(config):
-        _check_adapter(adapter, entry)
-    if config.is_quantized:
-        _check_quantization(config, cls, entry)
-    return notes
+def _check_source(plan: LoadPlan) -> list[str]:
+    """Raise ConfigError for options that the model's parts, or its single file, cannot honour."""
+    if plan.single_file:
+        check_single_file(plan.config, plan.cls)
+    else:
+        check_needed_components(plan.config, plan.cls.__name__, plan.components)
+    return []
 
 
-def _check_device_map(config: ServeConfig) -> None:
+def _check_arguments(plan: LoadPlan) -> list[str]:
+    """Check the arguments of the load and of every call."""
+    _ = plan.load_kwargs  # they are checked where they are made
+    check_warmup(plan.config, plan.signature, plan.call_kwargs[0])
+    return plan.call_kwargs[1]
+
+
+def _check_device_map(plan: LoadPlan) -> list[str]:
     from diffusers.pipelines import pipeline_utils
 
+    config = plan.config
     # diffusers lists the device that this machine has; the entry may be for another one
     accepted = {*DEVICE_MAPS, *getattr(pipeline_utils, "SUPPORTED_DEVICE_MAP", ())}
     if config.device_map is not None and config.device_map not in accepted:
         raise ConfigError(unknown("device_map", config.device_map, "diffusers", accepted))
+    return []
 
 
-def _check_file_config(config: ServeConfig, entry: Path) -> None:
+def _check_file_config(plan: LoadPlan) -> list[str]:
     """Check the folder that configures a single file's components."""
+    config, entry = plan.config, plan.entry
+    if not plan.single_file:
+        return []
     given = (config.diffusers_load_kwargs or {}).get("config")
     if not isinstance(given, str):
-        return
+        return []
     folder = find_path("config", given, entry)
     if folder is None and is_path(given):
         raise ConfigError(
@@ -193,11 +168,14 @@ def _check_file_config(config: ServeConfig, entry: Path) -> None:
             f"{LOAD_KWARGS}: config '{given}' has no model_index.json; give the folder of a "
             "pipeline of that kind"
         )
+    return []
 
 
-def _check_components(config: ServeConfig, cls: Any, model: Path) -> list[str]:
+def _check_components(plan: LoadPlan) -> list[str]:
     """Check model_index.json against the class; warn of components that the class leaves out."""
-    index = read_index(model, config)
+    config, cls, index = plan.config, plan.cls, plan.index
+    if index is None:
+        return []
     named = index["_class_name"]
     own = named[-1] if isinstance(named, list) else named
     expected, optional = cls._get_signature_keys(cls)
@@ -220,12 +198,15 @@ def _check_components(config: ServeConfig, cls: Any, model: Path) -> list[str]:
     return []
 
 
-def _check_variant(config: ServeConfig, model: Path) -> None:
+def _check_variant(plan: LoadPlan) -> list[str]:
+    config, model = plan.config, plan.source
+    if config.variant is None or not isinstance(model, Path) or plan.single_file:
+        return []
     there = weight_files.variants(model)
-    if config.variant is None or config.variant in there:
-        return
+    if config.variant in there:
+        return []
     if not any(weight_files.WEIGHT_FILE.fullmatch(f.name) for f in model.glob("*/*")):
-        return  # no weights yet: nothing can be told
+        return []  # no weights yet: nothing can be told
     raise ConfigError(
         f"parameter 'variant': model '{config.model}' has no files such as "
         f"model.{config.variant}.safetensors; "
@@ -233,48 +214,31 @@ def _check_variant(config: ServeConfig, model: Path) -> None:
     )
 
 
-def _check_adapter(adapter: Adapter, entry: Path) -> None:
-    """Check that a local folder leaves no doubt which file is the adapter."""
-    folder = find_path("lora", adapter.path, entry)
-    if folder is None or not folder.is_dir():
-        return
-    files = _lora_files(folder)
-    where = f"parameter 'lora': '{adapter.path}'"
-    if adapter.weight_name is not None:
-        if not (folder / adapter.weight_name).is_file():
-            raise ConfigError(
-                "parameter 'lora': "
-                + unknown("weight_name", adapter.weight_name, f"'{adapter.path}'", files)
-            )
-    elif not files:
-        raise ConfigError(f"{where} holds no .safetensors or .bin file; name the adapter's file")
-    elif len(files) > 1:
-        raise ConfigError(
-            f"{where} holds several files: {', '.join(files)}; say which one: "
-            f'{{"path": "{adapter.path}", "weight_name": "{files[0]}"}}'
-        )
+def _check_quantization(plan: LoadPlan) -> list[str]:
+    return check_quantization(plan.config, plan.components, plan.cls.__name__)
 
 
-def _lora_files(folder: Path) -> list[str]:
-    """Return the files of which load_lora_weights() would take the first, in no certain order.
-
-    Source: diffusers.loaders.lora_base._best_guess_weight_name.
-    """
-    for suffix in (".safetensors", ".bin"):
-        names = sorted(f.name for f in folder.glob(f"*{suffix}"))
-        names = [name for name in names if not any(word in name for word in NOT_LORA)]
-        if names:
-            return [name for name in names if name.endswith(LORA_FILE + suffix)] or names
+def _build_quantization(plan: LoadPlan) -> list[str]:
+    """Make the quantization config, as loading does: its classes, arguments and packages."""
+    request = read_request(plan.config, plan.components, plan.cls.__name__)
+    if request is None or (request.method and importlib.util.find_spec("torchao") is None):
+        return []  # check_quantization() has told of the missing package
+    try:
+        build_native(request.form, plan.components)
+    except ConfigError as error:
+        raise ConfigError(f"{request.where}: {error}") from None
     return []
 
 
-def _check_quantization(config: ServeConfig, cls: Any, entry: Path) -> None:
-    """Make the quantization config, as loading does: its classes, arguments and packages."""
-    components = present(config, components_of_model(config, cls, entry))
-    request = read_request(config, components, cls.__name__)
-    if request is None or (request.method and importlib.util.find_spec("torchao") is None):
-        return  # check_options() has told of the missing package
-    try:
-        build_native(request.form, components)
-    except ConfigError as error:
-        raise ConfigError(f"{request.where}: {error}") from None
+CHECKS: tuple[Callable[[LoadPlan], list[str]], ...] = (
+    _check_revision,
+    _check_source,
+    _check_arguments,
+    _check_quantization,
+    _check_device_map,
+    _check_file_config,
+    _check_components,
+    _check_variant,
+    _build_quantization,
+)
+"""(plan) -> warnings; each raises ConfigError."""

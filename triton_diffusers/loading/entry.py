@@ -9,25 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from triton_diffusers.attention.choice import check_environment
 from triton_diffusers.calls.defaults import refuse_reserved
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import is_decoupled
 from triton_diffusers.errors import ConfigError
+from triton_diffusers.loading.load import load_planned
+from triton_diffusers.loading.plan import LoadPlan, plan_load
+from triton_diffusers.pipelines.classes import import_diffusers
 from triton_diffusers.pipelines.loaded import LoadedPipeline
-from triton_diffusers.pipelines.signature import entry_inputs, entry_outputs, read_signature
+from triton_diffusers.pipelines.signature import entry_inputs, entry_outputs
 
 
-def check_entry(
-    model_config: Mapping[str, Any], config: ServeConfig, pipeline_class: type
-) -> list[str]:
+def check_entry(model_config: Mapping[str, Any], plan: LoadPlan) -> list[str]:
     """Return what is wrong with an entry, each in one line; empty when it fits.
 
     model_config: config.pbtxt as a dictionary, as Triton passes it to `initialize`.
     """
-    from triton_diffusers.pipelines.classes import import_diffusers
-
-    signature = read_signature(pipeline_class)
+    config, signature = plan.config, plan.signature
     decoupled = is_decoupled(model_config)
     problems = []
     if batch := int(model_config.get("max_batch_size", 0)):
@@ -53,9 +51,7 @@ def check_entry(
         "write it again with its options: "
         f"builder add-model {shlex.quote(config.model)} --name {name} --force"
     )
-    return [
-        f"the entry does not fit {pipeline_class.__name__} ({where}): {'; '.join(problems)}; {fix}"
-    ]
+    return [f"the entry does not fit {plan.cls.__name__} ({where}): {'; '.join(problems)}; {fix}"]
 
 
 def _difference(block: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
@@ -87,21 +83,16 @@ def load_entry(
     given = model_config.get("parameters", {})
     config = ServeConfig.from_parameters({k: v.get("string_value", "") for k, v in given.items()})
     refuse_reserved(config)
-    from triton_diffusers.loading.load import load_pipeline
-    from triton_diffusers.pipelines.classes import find_pipeline_class
-
-    check_environment()
-    entry = Path(args["model_repository"])
-    problems = check_entry(model_config, config, find_pipeline_class(config.lifted(), entry))
-    if problems:
-        raise ConfigError(problems[0])
     device = "cpu"
     if args.get("model_instance_kind") == "GPU":
         device = f"cuda:{args['model_instance_device_id']}"
     elif (threads := _shared_threads(config, model_config)) is not None:
         log(f"{threads} torch threads: the CPU's cores are shared by the model's instances")
         config = replace(config, cpu_threads=threads)
-    return load_pipeline(config, entry, device, log, is_decoupled(model_config))
+    plan = plan_load(config, Path(args["model_repository"]), device)
+    if problems := check_entry(model_config, plan):
+        raise ConfigError(problems[0])
+    return load_planned(plan, log, is_decoupled(model_config))
 
 
 def _shared_threads(config: ServeConfig, model_config: Mapping[str, Any]) -> int | None:

@@ -5,6 +5,8 @@ from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
+from triton_diffusers.loading.arguments import dtype_of
+from triton_diffusers.loading.plan import LoadPlan
 from triton_diffusers.pipelines.denoisers import denoisers
 
 CONVOLUTIONAL = ("unet", "vae", "controlnet", "image_unet", "prior", "decoder", "vqvae", "vqgan")
@@ -21,13 +23,13 @@ def check_memory_options(config: ServeConfig) -> None:
         )
 
 
-def enable_vae_options(pipeline: Any, config: ServeConfig) -> None:
+def enable_vae_options(pipeline: Any, plan: LoadPlan, notes: list[str]) -> dict[str, Any]:
     """Turn slicing and tiling on. Raises ConfigError for a vae that has none."""
     for option, method in (
         ("vae_use_slicing", "enable_slicing"),
         ("vae_use_tiling", "enable_tiling"),
     ):
-        if not getattr(config, option):
+        if not getattr(plan.config, option):
             continue
         enable = getattr(getattr(pipeline, "vae", None), method, None)
         if enable is None:
@@ -36,18 +38,16 @@ def enable_vae_options(pipeline: Any, config: ServeConfig) -> None:
             enable()
         except NotImplementedError:
             raise _no_effect(option, pipeline, f"its vae cannot do {method}()") from None
+    return {}
 
 
-def cast_layerwise(pipeline: Any, config: ServeConfig, dtype: Any) -> list[str]:
-    """Store the denoisers' weights in 8 bits; return their names.
-
-    dtype: torch.dtype of a component by name -> what its layers compute in.
-    """
+def cast_layerwise(pipeline: Any, plan: LoadPlan, notes: list[str]) -> dict[str, Any]:
+    """Store the denoisers' weights in 8 bits; return their names."""
     import torch
 
-    if config.layerwise_casting is None:
-        return []
-    storage = getattr(torch, config.layerwise_casting)
+    if plan.config.layerwise_casting is None:
+        return {}
+    storage, dtype = getattr(torch, plan.config.layerwise_casting), dtype_of(plan.load_kwargs)
     cast = []
     for name, module in denoisers(pipeline).items():
         if not hasattr(module, "enable_layerwise_casting"):
@@ -57,15 +57,15 @@ def cast_layerwise(pipeline: Any, config: ServeConfig, dtype: Any) -> list[str]:
             cast.append(name)
     if not cast:
         raise _no_effect("layerwise_casting", pipeline, "it has no denoiser whose layers it casts")
-    return cast
+    return {"layerwise_casting": cast}
 
 
-def use_channels_last(pipeline: Any, config: ServeConfig) -> list[str]:
+def use_channels_last(pipeline: Any, plan: LoadPlan, notes: list[str]) -> dict[str, Any]:
     """Give convolutional components the memory format channels_last; return their names."""
     import torch
 
-    if not config.channels_last:
-        return []
+    if not plan.config.channels_last:
+        return {}
     changed = []
     for name in CONVOLUTIONAL:
         module = getattr(pipeline, name, None)
@@ -74,7 +74,7 @@ def use_channels_last(pipeline: Any, config: ServeConfig) -> list[str]:
             changed.append(name)
     if not changed:
         raise _no_effect("channels_last", pipeline, "it has no component of 2D convolutions alone")
-    return changed
+    return {"channels_last": changed}
 
 
 def _has_only_flat_convolutions(module: Any) -> bool:
@@ -89,15 +89,15 @@ def _no_effect(option: str, pipeline: Any, why: str) -> ConfigError:
     )
 
 
-def compile_denoisers(pipeline: Any, config: ServeConfig) -> list[str]:
+def compile_denoisers(pipeline: Any, plan: LoadPlan, notes: list[str]) -> dict[str, Any]:
     """Mark the denoisers for compilation, which happens in their first calls; return their names.
 
     Raises ConfigError where nothing can be compiled in the way asked for.
     """
-    if config.torch_compile == OFF:
-        return []
+    if plan.config.torch_compile == OFF:
+        return {}
     found = denoisers(pipeline)
-    if config.torch_compile == FULL:
+    if plan.config.torch_compile == FULL:
         for module in found.values():
             module.compile()
         done = list(found)
@@ -108,7 +108,7 @@ def compile_denoisers(pipeline: Any, config: ServeConfig) -> list[str]:
             f"parameter 'torch_compile': {type(pipeline).__name__} has no denoiser with repeated "
             "blocks; use full, or off"
         )
-    return done
+    return {"compiled": done}
 
 
 def _compile_blocks(module: Any) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line, unknown
+from triton_diffusers.loading.plan import LoadPlan
 from triton_diffusers.pipelines.classes import import_diffusers
 
 KEY = "class"
@@ -18,10 +19,11 @@ def check_scheduler(config: ServeConfig) -> None:
         _check_changes(_scheduler_class(name), changes)
 
 
-def replace_scheduler(pipeline: Any, config: ServeConfig) -> list[str]:
-    """Put the scheduler of an entry in place of the pipeline's own; return warnings."""
+def replace_scheduler(pipeline: Any, plan: LoadPlan, notes: list[str]) -> dict[str, Any]:
+    """Put the scheduler of an entry in place of the pipeline's own; return its class."""
+    config = plan.config
     if config.scheduler is None:
-        return []
+        return {}
     old = getattr(pipeline, "scheduler", None)
     if old is None:
         raise ConfigError(
@@ -37,12 +39,12 @@ def replace_scheduler(pipeline: Any, config: ServeConfig) -> list[str]:
         raise ConfigError(
             f"parameter 'scheduler': {cls.__name__} does not take this config: {one_line(error)}"
         ) from None
-    if cls in {type(old), *getattr(old, "compatibles", ())}:
-        return []
-    return [
-        f"scheduler: diffusers does not list {cls.__name__} as compatible with the model's "
-        f"{type(old).__name__}; look at a picture before you serve it"
-    ]
+    if cls not in {type(old), *getattr(old, "compatibles", ())}:
+        notes.append(
+            f"scheduler: diffusers does not list {cls.__name__} as compatible with the model's "
+            f"{type(old).__name__}; look at a picture before you serve it"
+        )
+    return {"scheduler": type(pipeline.scheduler).__name__}
 
 
 def _parts(config: ServeConfig) -> tuple[str | None, dict[str, Any]]:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """from_pretrained(), watched: fetched first, checked against the memory, timed, told to the log."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -28,24 +27,27 @@ def one_shard_at_a_time() -> Iterator[None]:
         modeling_utils.HF_ENABLE_PARALLEL_LOADING = before
 
 
-def fetch(cls: Any, model: Path | str, kwargs: Mapping[str, Any], log: Log) -> Path:
-    """Return the folder of a model; one of the hub is downloaded, as from_pretrained() would."""
-    if isinstance(model, Path):
-        return model
+def fetch(cls: Any, model: str, kwargs: Mapping[str, Any], log: Log) -> Path:
+    """Download a model of the hub as from_pretrained() would; return its folder."""
     cache = kwargs.get("cache_dir")
     with download_progress(log, model, Path(cache) if cache else None):
         return Path(cls.download(model, **kwargs))
 
 
 def load_watched(
-    cls: Any, folder: Path, kwargs: Mapping[str, Any], log: Log, *, stays_on_cpu: bool
+    cls: Any,
+    folder: Path,
+    index: Mapping[str, Any],
+    kwargs: Mapping[str, Any],
+    log: Log,
+    *,
+    stays_on_cpu: bool,
 ) -> tuple[Any, LoadReport, list[str]]:
     """Return cls.from_pretrained(folder), what it took, and warnings.
 
-    stays_on_cpu: nothing is moved to another device afterwards.
+    index: model_index.json. stays_on_cpu: nothing is moved to another device afterwards.
     Raises ConfigError for a model that exceeds the host's memory, and what diffusers raises.
     """
-    index = json.loads((folder / cls.config_name).read_text(encoding="utf-8"))
     notes = check_host_memory(folder, index, kwargs, stays_on_cpu=stays_on_cpu)
     copied = sum(size.copied for size in weights_of(folder, index, kwargs).values())
     in_turn = kwargs.get("disable_mmap") or kwargs.get("low_cpu_mem_usage") is False

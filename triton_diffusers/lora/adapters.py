@@ -14,6 +14,9 @@ from triton_diffusers.pipelines.model_files import find_path, is_path
 from triton_diffusers.pipelines.notices import collected
 from triton_diffusers.pipelines.packages import install
 
+LORA_FILE = "pytorch_lora_weights"
+NOT_LORA = ("scheduler", "optimizer", "checkpoint")
+"""Words in names of files that load_lora_weights() passes over."""
 KEYS = ("path", "weight_name", "scale", "adapter_name")
 
 
@@ -70,7 +73,9 @@ def check_lora(config: ServeConfig, entry: Path, cls: Any) -> None:
     if importlib.util.find_spec("peft") is None:
         raise ConfigError(f"parameter 'lora' needs the package peft; {install('peft')}")
     for adapter in adapters:
-        _check_file(adapter, find_path("lora", adapter.path, entry))
+        path = find_path("lora", adapter.path, entry)
+        _check_file(adapter, path)
+        _check_folder(adapter, path)
 
 
 def _check_file(adapter: Adapter, path: Path | None) -> None:
@@ -83,6 +88,40 @@ def _check_file(adapter: Adapter, path: Path | None) -> None:
         raise ConfigError(
             f"parameter 'lora': '{adapter.path}' is a file already; remove weight_name"
         )
+
+
+def _check_folder(adapter: Adapter, folder: Path | None) -> None:
+    """Check that a local folder leaves no doubt which file is the adapter."""
+    if folder is None or not folder.is_dir():
+        return
+    files = _lora_files(folder)
+    where = f"parameter 'lora': '{adapter.path}'"
+    if adapter.weight_name is not None:
+        if not (folder / adapter.weight_name).is_file():
+            raise ConfigError(
+                "parameter 'lora': "
+                + unknown("weight_name", adapter.weight_name, f"'{adapter.path}'", files)
+            )
+    elif not files:
+        raise ConfigError(f"{where} holds no .safetensors or .bin file; name the adapter's file")
+    elif len(files) > 1:
+        raise ConfigError(
+            f"{where} holds several files: {', '.join(files)}; say which one: "
+            f'{{"path": "{adapter.path}", "weight_name": "{files[0]}"}}'
+        )
+
+
+def _lora_files(folder: Path) -> list[str]:
+    """Return the files of which load_lora_weights() would take the first, in no certain order.
+
+    Source: diffusers.loaders.lora_base._best_guess_weight_name.
+    """
+    for suffix in (".safetensors", ".bin"):
+        names = sorted(f.name for f in folder.glob(f"*{suffix}"))
+        names = [name for name in names if not any(word in name for word in NOT_LORA)]
+        if names:
+            return [name for name in names if name.endswith(LORA_FILE + suffix)] or names
+    return []
 
 
 def load_lora(pipeline: Any, config: ServeConfig, entry: Path, notes: list[str]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line, unknown
-from triton_diffusers.pipelines.model_files import find_model, find_path, is_single_file, read_index
+from triton_diffusers.pipelines.model_files import find_path, is_single_file, read_index
 from triton_diffusers.pipelines.packages import dummy_backends, install
 
 PARALLEL = "HF_ENABLE_PARALLEL_LOADING"
@@ -34,16 +34,18 @@ def import_diffusers() -> Any:
     return diffusers
 
 
-def find_pipeline_class(config: ServeConfig, entry: Path) -> type:
+def find_pipeline_class(
+    config: ServeConfig, entry: Path, model: Path | str, index: Mapping[str, Any] | None
+) -> type:
     """Return the pipeline class that an entry names, or that its model names.
 
+    model: what `find_model` found. index: model_index.json; a hub's is read where it is needed.
     Raises ConfigError for a class that diffusers lacks, and for code that was not allowed to run.
     """
     if config.custom_pipeline is not None:
         return _custom_class(config, entry)
     if config.pipeline_class is not None and not config.trust_remote_code:
         return pipeline_class_named(config.pipeline_class)
-    model = find_model(config, entry)
     if is_single_file(model):
         if config.pipeline_class is None:
             raise ConfigError(
@@ -51,7 +53,7 @@ def find_pipeline_class(config: ServeConfig, entry: Path) -> type:
                 "pipeline_class, such as StableDiffusionXLPipeline"
             )
         return pipeline_class_named(config.pipeline_class)
-    named = read_index(model, config)["_class_name"]
+    named = (read_index(model, config) if index is None else index)["_class_name"]
     if isinstance(named, list) and len(named) == 2 and config.pipeline_class in (None, named[1]):
         return _own_class(config, model, named[0], named[1])
     name = config.pipeline_class or (named[-1] if isinstance(named, list) else named)

@@ -16,7 +16,7 @@ from triton_diffusers.errors import ConfigError, near_miss
 from triton_diffusers.pipelines.packages import install
 from triton_diffusers.quantization.methods import METHODS, Method
 from triton_diffusers.quantization.native import build_native, left_out
-from triton_diffusers.quantization.request import Request, present, read_request, torchao_class
+from triton_diffusers.quantization.request import Request, read_request, torchao_class
 from triton_diffusers.quantization.torchao import import_torchao
 from triton_diffusers.quantization.weight_bytes import count_bytes
 
@@ -45,8 +45,8 @@ def check_quantization(
 ) -> list[str]:
     """Check what needs neither torch nor the device; return what to warn of.
 
-    components: name -> class name, of model_index.json or of the class's constructor. Raises
-    ConfigError, in one line, with the way out.
+    components: those that the pipeline will have -> their classes. Raises ConfigError, in one
+    line, with the way out.
     """
     request = read_request(config, components, pipeline_class)
     if request is None:
@@ -65,7 +65,6 @@ def plan_quantization(
     Its warnings are those that `check_quantization` cannot know. Raises ConfigError, in one line,
     also where the device or the installed packages cannot do it.
     """
-    components = present(config, components)
     request = read_request(config, components, pipeline_class)
     if request is None:
         return None

@@ -45,7 +45,10 @@ class Request:
 def read_request(
     config: ServeConfig, components: Mapping[str, str], pipeline_class: str
 ) -> Request | None:
-    """Return what an entry asks for, or None. Raises ConfigError naming the option."""
+    """Return what an entry asks for, or None. Raises ConfigError naming the option.
+
+    components: those that the pipeline will have -> their classes.
+    """
     native = (config.diffusers_load_kwargs or {}).get("quantization_config")
     short = config.quantization_config
     if native is None and short is None:
@@ -54,7 +57,6 @@ def read_request(
     if native is not None and short is not None:
         warnings.append(f"{OPTION} is not used: {NATIVE_OPTION} wins; remove one of them")
     where = OPTION if native is None else NATIVE_OPTION
-    components = present(config, components)
     try:
         if native is not None and _is_short(native):
             raise ConfigError(f"{native!r} is the short form; set it as {OPTION} instead")
@@ -67,12 +69,6 @@ def read_request(
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     return Request(form, method, where, (*warnings, *_slow(form, config)))
-
-
-def present(config: ServeConfig, components: Mapping[str, str]) -> dict[str, str]:
-    """Return the components that the pipeline will have: an entry may leave out optional ones."""
-    left_out = {n for n, value in (config.diffusers_load_kwargs or {}).items() if value is None}
-    return {n: cls for n, cls in components.items() if cls and n not in left_out}
 
 
 def torchao_class(given: Mapping[str, Any]) -> str | None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from builder import console
-from builder.commands.check import check_alone
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.loading.checks import check_early
-from triton_diffusers.pipelines.classes import pipeline_class_named
+from triton_diffusers.loading import features
+from triton_diffusers.loading.checks import check_alone
+from triton_diffusers.loading.plan import plan_load
 
 SD = {
     "_class_name": "StableDiffusionPipeline",
@@ -45,8 +45,8 @@ def write_index(entry: Path, index: dict) -> None:
 
 
 def check(entry: Path, cls: str = "StableDiffusionPipeline", **options) -> list[str]:
-    config = ServeConfig(model="model", **options).lifted()
-    return check_early(config, pipeline_class_named(cls), entry)
+    config = ServeConfig(model="model", pipeline_class=cls, **options)
+    return features.check(plan_load(config, entry))
 
 
 def refusal(entry: Path, cls: str = "StableDiffusionPipeline", **options) -> str:
@@ -58,6 +58,20 @@ def refusal(entry: Path, cls: str = "StableDiffusionPipeline", **options) -> str
 
 def test_nothing_is_wrong(entry):
     assert check(entry) == []
+
+
+def test_the_index_is_read_once(entry, monkeypatch):
+    read = []
+    read_text = Path.read_text
+
+    def counting(file: Path, **kwargs) -> str:
+        read.append(file.name)
+        return read_text(file, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", counting)
+    config = ServeConfig(model="model", vae_use_slicing=True, quantization_config="int8")
+    features.check(plan_load(config, entry))
+    assert read.count("model_index.json") == 1
 
 
 def native(**config) -> dict:
@@ -167,9 +181,10 @@ def test_what_needs_no_pipeline_is_told_first(options, message):
 
 def test_what_needs_no_pipeline_needs_no_import():
     code = (
-        "import sys; from builder.commands.check import check_alone;"
+        "import sys; from triton_diffusers.loading.checks import check_alone;"
         "from triton_diffusers.config.options import ServeConfig;"
-        "check_alone(ServeConfig(model='m', lora='x', quantization_config='int8', warmup='8x8'));"
+        "check_alone(ServeConfig(model='m', lora='x', quantization_config='int8',"
+        " warmup='8x8'));"
         "print([n for n in ('torch', 'diffusers', 'transformers') if n in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,6 +11,7 @@ import pytest
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
+from triton_diffusers.loading.plan import present
 from triton_diffusers.pipelines import denoisers
 from triton_diffusers.quantization.methods import DENOISERS, METHODS, REFUSED, Method
 from triton_diffusers.quantization.plan import check_quantization
@@ -31,7 +32,7 @@ def _check(
     if native is not None:
         options["diffusers_load_kwargs"] = {"quantization_config": native}
     config = ServeConfig(model="m", quantization_config=quantization, **options)
-    return check_quantization(config, components, "FluxPipeline")
+    return check_quantization(config, present(config, components), "FluxPipeline")
 
 
 def _refusal(*args: Any, **options: Any) -> str:
