@@ -4,6 +4,7 @@
 import tempfile
 from collections.abc import Iterable
 
+from triton_diffusers.config.options import named
 from triton_diffusers.gateway import Settings, create_app, errors
 from triton_diffusers.gateway.middleware.metrics import Metrics
 from triton_diffusers.gateway.requests import fields
@@ -18,7 +19,7 @@ FIELDS = (
     (("output_compression",), "quality of jpeg and webp, 100 the best"),
     (("image", "images", "mask"), "the model's inputs for pictures and masks"),
     (fields.MERGED, "an object whose entries are fields, as if each stood on its own"),
-    (fields.LOADED, "compared with how the entry was loaded: another value is refused"),
+    (named("in_requests"), "compared with how the entry was loaded: another value is refused"),
     (fields.COSMETIC, "OpenAI's; ignored with a note where the model has no such input"),
     (fields.CHAT, "OpenAI's of chats; ignored with a note"),
     (("any other name",), "the model's input of that name; refused where it has none"),

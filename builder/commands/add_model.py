@@ -14,17 +14,11 @@ from builder.entries.config_pbtxt import (
     read_parameters,
     render_config,
 )
-from triton_diffusers.config.options import ServeConfig, options
+from triton_diffusers.config.options import ServeConfig, options, traits
 from triton_diffusers.contract import MEDIA
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.pipelines.signature import Signature, entry_inputs, entry_outputs
 
-PATH_OPTIONS: dict[str, tuple[str, ...]] = {
-    "custom_pipeline": (),
-    "lora": ("path",),
-    "diffusers_load_kwargs": ("config", "custom_pipeline"),
-}
-"""Options whose values name files, typed relative to where the operator is -> keys inside."""
 SUFFIXES = {"video": "mp4", "audio": "wav"}
 STARTS_FROM = ("image", "mask_image", "video")
 """Inputs without which a pipeline that has them rarely works, though it has a default for them."""
@@ -89,8 +83,10 @@ def _read_options(args: argparse.Namespace, folder: Path) -> ServeConfig:
     """Build the config from the options that were given; the rest keep their defaults."""
     given = {o.name: getattr(args, o.name) for o in options() if hasattr(args, o.name)}
     given["model"] = models.model_parameter(args.model, folder)
-    for name in PATH_OPTIONS.keys() & given.keys():
-        given[name] = models.with_paths(given[name], folder, PATH_OPTIONS[name])
+    for option in options():
+        keys = traits(option).paths
+        if keys is not None and option.name in given:
+            given[option.name] = models.with_paths(given[option.name], folder, keys)
     given["diffusers_version"] = models.diffusers_version()
     return ServeConfig(**given)
 

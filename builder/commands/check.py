@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from builder.console import busy, say, warn
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import parse_config, read_parameters
-from triton_diffusers.config.options import ServeConfig
+from triton_diffusers.config.options import DEVICE, ServeConfig, options
 from triton_diffusers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _read_config(parameters: dict[str, str]) -> ServeConfig:
 def _lacks_gpu(plan: "LoadPlan") -> list[str]:
     """Return a warning for each option that needs a GPU where none is: the server may have one."""
     needing = [plan.placement.option] if plan.placement else []
-    devices = ("device", "generator_device")
+    devices = [option.name for option in options() if option.metadata["form"] is DEVICE]
     needing += [n for n in devices if (getattr(plan.config, n) or "cpu") != "cpu"]
     if not needing or _has_gpu():
         return []

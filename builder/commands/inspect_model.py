@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import parse_config, read_parameters
-from triton_diffusers.config.options import ServeConfig
+from triton_diffusers.config.options import ServeConfig, named
 from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.pipelines.classes import constructor_components
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 NO_ENTRY = Path()
-CHANGES = ("pipeline_class", "revision", "subfolder")
 """Options of the command that stand in for an entry's."""
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
@@ -123,7 +122,7 @@ def _read_config(args: argparse.Namespace) -> tuple[ServeConfig, Path]:
     else:
         folder = NO_ENTRY
         config = ServeConfig(model=_model(args.model, Path(args.repository)))
-    changes = {n: getattr(args, n) for n in CHANGES if getattr(args, n)}
+    changes = {n: getattr(args, n) for n in named("inspected") if getattr(args, n)}
     return dataclasses.replace(config, **changes), folder
 
 

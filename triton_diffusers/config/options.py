@@ -11,13 +11,41 @@ from triton_diffusers.config.unsupported import refusal
 from triton_diffusers.errors import ConfigError, unknown
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
+DTYPE_NAMES = {
+    **{"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"},
+    **{"float": "float32", "torch.bfloat16": "bfloat16", "torch.float16": "float16"},
+}
 DEVICE = (r"(cpu|cuda|xpu|npu|mps)(:\d+)?", "cpu, cuda, cuda:N, xpu, npu or mps")
 """The form of a device's name, and that form in words."""
-LIFTED = (
-    *("revision", "variant", "use_safetensors"),
-    *("custom_pipeline", "trust_remote_code", "device_map", "dtype", "boundary_ratio"),
-)
-"""Options that are arguments of from_pretrained() by the same name."""
+GROUPS = ("weights", "memory", "speed", "defaults of calls", "limits")
+"""The headings under which options are listed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What an option is to those who treat several alike. `limits` are the default group."""
+
+    group: str = "limits"
+    """Its heading; empty: nobody gives it, `builder` writes it."""
+    argument: str = ""
+    """"same": passed on to from_pretrained() under its own name; "ours": it is an argument of that
+    name, too, which we translate."""
+    of_file: bool = True
+    """Whether a single file has a use for it."""
+    tried: bool = False
+    """Whether only a call can tell that it works."""
+    moves_weights: bool = False
+    """Whether it takes weights off the GPU, where some methods of quantization must stay."""
+    inspected: bool = False
+    """Whether it changes what `builder inspect` reads."""
+    in_requests: bool = False
+    """Whether comparable servers take it from a request; here it may only name what is loaded."""
+    example: str = ""
+    """Of one that takes JSON: what an error shows."""
+    other_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What is typed elsewhere -> the choice that is meant."""
+    paths: tuple[str, ...] | None = None
+    """Where its value names files: the keys inside that do, none for the value itself."""
 
 
 def _option(
@@ -29,8 +57,12 @@ def _option(
     form: tuple[str, str] | None = None,
     needs: str = "",
     fails: str = "",
+    **traits: Any,
 ) -> Any:
-    """Declare an option; `needs` and `fails` are for the docs: what it takes, how it shows."""
+    """Declare an option; `needs` and `fails` are for the docs: what it takes, how it shows.
+
+    traits: those of `Traits` that it has.
+    """
     return dataclasses.field(
         default=default,
         metadata={
@@ -41,6 +73,7 @@ def _option(
             "form": form,
             "needs": needs,
             "fails": fails,
+            "traits": Traits(**traits),
         },
     )
 
@@ -49,111 +82,200 @@ def _option(
 class ServeConfig:
     """The load-time options of one entry. `None` means: not set, key left out of config.pbtxt."""
 
-    model: str = _option("Hub id or folder; a relative path is relative to the entry.", "")
-    pipeline_class: str | None = _option(
-        "The diffusers pipeline class; without it model_index.json names it."
+    model: str = _option(
+        "Hub id or folder; a relative path is relative to the entry.",
+        "",
+        group="",
     )
-    diffusers_version: str | None = _option("The diffusers that the entry was written for.")
-    revision: str | None = _option("Branch, tag or commit of a hub model.")
+    pipeline_class: str | None = _option(
+        "The diffusers pipeline class; without it model_index.json names it.",
+        group="weights",
+        inspected=True,
+    )
+    diffusers_version: str | None = _option(
+        "The diffusers that the entry was written for.",
+        group="",
+    )
+    revision: str | None = _option(
+        "Branch, tag or commit of a hub model.",
+        group="weights",
+        argument="same",
+        of_file=False,
+        inspected=True,
+    )
     subfolder: str | None = _option(
-        "Folder inside the model that holds the pipeline.", fails="not there: refused"
+        "Folder inside the model that holds the pipeline.",
+        fails="not there: refused",
+        group="weights",
+        of_file=False,
+        inspected=True,
     )
     variant: str | None = _option(
-        "Weight file variant, such as fp16.", fails="no such files: refused, naming those there"
+        "Weight file variant, such as fp16.",
+        fails="no such files: refused, naming those there",
+        group="weights",
+        argument="same",
+        of_file=False,
     )
     use_safetensors: bool | None = _option(
         "true: only safetensors files; false: only pickled ones; unset: safetensors where there.",
         fails="no such files: refused",
+        group="weights",
+        argument="same",
+        of_file=False,
     )
     custom_pipeline: str | None = _option(
         "Folder or file with your own pipeline class, or a community pipeline of diffusers.",
         needs="trust_remote_code, unless it is a local path",
         fails="not trusted, no pipeline class in it, or several: refused",
+        group="weights",
+        argument="ours",
+        of_file=False,
+        paths=(),
     )
-    trust_remote_code: bool = _option("Let the model repository's own Python code run.", False)
+    trust_remote_code: bool = _option(
+        "Let the model repository's own Python code run.",
+        False,
+        group="weights",
+        argument="same",
+        of_file=False,
+    )
     dtype: str | dict[str, Any] = _option(
         "Type of the weights; auto: bfloat16 on a GPU, float32 on a CPU. Or one per component.",
         "auto",
         choices=DTYPES,
         fails="unknown component, or types that do not fit in a trial call: refused",
+        group="weights",
+        argument="ours",
+        example='{"default": "bfloat16", "vae": "float32"}',
+        other_names=DTYPE_NAMES,
     )
     device: str | None = _option(
-        "Device such as cuda:1 or cpu; without it the instance's own.", form=DEVICE
+        "Device such as cuda:1 or cpu; without it the instance's own.",
+        form=DEVICE,
+        group="memory",
     )
     generator_device: str = _option(
-        "Where seeds are drawn; cpu gives the same picture on any hardware.", "cpu", form=DEVICE
+        "Where seeds are drawn; cpu gives the same picture on any hardware.",
+        "cpu",
+        form=DEVICE,
+        group="defaults of calls",
+        in_requests=True,
     )
     diffusers_load_kwargs: dict[str, Any] | None = _option(
-        "JSON object: further arguments of from_pretrained()."
+        "JSON object: further arguments of from_pretrained().",
+        group="weights",
+        example='{"low_cpu_mem_usage": true}',
+        paths=("config", "custom_pipeline"),
     )
     diffusers_call_kwargs: dict[str, Any] | None = _option(
-        "JSON object: defaults for arguments of the pipeline's __call__; a request's inputs win."
+        "JSON object: defaults for arguments of the pipeline's __call__; a request's inputs win.",
+        group="defaults of calls",
+        example='{"num_inference_steps": 20}',
     )
     boundary_ratio: float | None = _option(
         "Wan 2.2: where the second transformer takes over, 0 to 1.",
         minimum=0,
         maximum=1,
         fails="a model without transformer_2: refused",
+        group="defaults of calls",
+        argument="ours",
+        tried=True,
+        in_requests=True,
     )
-    flow_shift: float | None = _option("Wan: flow shift of the UniPC scheduler.", minimum=0.01)
+    flow_shift: float | None = _option(
+        "Wan: flow shift of the UniPC scheduler.",
+        minimum=0.01,
+        group="defaults of calls",
+        tried=True,
+        in_requests=True,
+    )
     scheduler: str | dict[str, Any] | None = _option(
         'Scheduler class, or {"class": NAME, further config}: replaces the model\'s own.',
         fails="unknown class or config, a trial call fails: refused; not listed as fitting: warns",
+        group="defaults of calls",
+        tried=True,
+        example='{"class": "UniPCMultistepScheduler", "flow_shift": 5.0}',
     )
     lora: str | list[Any] | dict[str, Any] | None = _option(
         "LoRA adapters: a path or hub id, or a list of {path, weight_name, scale, adapter_name}.",
         needs="the package peft",
         fails="not found, or changes no layer: refused",
+        group="weights",
+        tried=True,
+        example='[{"path": "style.safetensors", "scale": 0.8}]',
+        paths=("path",),
     )
     quantization_config: str | dict[str, Any] | None = _option(
         'Quantize while loading: a method such as int8, {"method": NAME}, or a diffusers config.',
         needs="the package torchao, and for some methods a GPU (below)",
         fails="unknown method, hardware that cannot, nothing quantized after loading: refused",
+        group="weights",
+        of_file=False,
+        example='{"method": "int8"}',
     )
     attention_backend: str = _option(
         "Attention backend, or several separated by commas, tried in order; native: PyTorch's own.",
         "native",
         needs="what the backend needs (below)",
         fails="runs and agrees with native, or the next one is tried; none: attention_fallback",
+        group="speed",
     )
     attention_fallback: str = _option(
         "What to do when no named backend works: use native, or refuse to load (error).",
         "native",
         choices=("native", "error"),
         fails="error with attention_backend native: refused",
+        group="speed",
     )
     enable_cpu_offload: bool = _option(
         "Keep components in host memory, each on the GPU only while it runs.",
         False,
         needs="a GPU",
         fails="on a CPU, or with another placement: refused",
+        group="memory",
+        tried=True,
+        moves_weights=True,
     )
     enable_layerwise_offload: bool = _option(
         "Keep layers in host memory, each on the GPU only while it runs; slow, least memory.",
         False,
         needs="a GPU",
         fails="on a CPU, with another placement, quantization or compilation: refused",
+        group="memory",
+        tried=True,
     )
     enable_group_offload: str | None = _option(
         "Keep groups of layers in host memory and fetch the next one while one runs.",
         choices=("block_level", "leaf_level"),
         needs="a GPU",
         fails="on a CPU, or with another placement: refused",
+        group="memory",
+        tried=True,
+        moves_weights=True,
     )
     device_map: str | None = _option(
         "Spread components over the GPUs (balanced), or load straight onto one (cuda).",
         needs="a GPU",
         fails="on a CPU, with another placement, device or channels_last: refused",
+        group="memory",
+        argument="same",
+        of_file=False,
+        tried=True,
     )
     channels_last: bool = _option(
         "Memory format channels_last for unet and vae.",
         False,
         fails="no component of 2D convolutions: refused",
+        group="speed",
+        tried=True,
     )
     layerwise_casting: str | None = _option(
         "Store the denoiser's weights in 8 bits, and cast each layer while it runs.",
         choices=("float8_e4m3fn", "float8_e5m2"),
         fails="with quantization, or where no layer is cast: refused",
+        group="memory",
+        tried=True,
     )
     torch_compile: str = _option(
         "Compile the denoisers: their repeated blocks (regional), or whole (full).",
@@ -161,57 +283,69 @@ class ServeConfig:
         choices=("off", "regional", "full"),
         needs="a C++ compiler and Python's headers; Triton's kernels on a GPU",
         fails="no repeated blocks, or a call fails: refused",
+        group="speed",
     )
     warmup: str | list[Any] | None = _option(
         "Calls before ready: default, none, 512x512,832x480x81 (x frames), or a list of arguments.",
         fails="a call fails: refused",
+        group="speed",
+        example='[{"width": 512, "height": 512}]',
     )
     vae_use_slicing: bool = _option(
         "Decode a batch one image at a time, to save memory.",
         False,
         fails="a vae that cannot: refused",
+        group="memory",
     )
     vae_use_tiling: bool = _option(
         "Decode large images in tiles, to save memory.",
         False,
         fails="a vae that cannot: refused",
+        group="memory",
     )
     cpu_threads: int | None = _option(
         "Torch threads of an instance; unset: torch's own number, shared by instances on a CPU.",
         minimum=1,
+        group="speed",
     )
     request_batching: bool = _option(
         "Run requests that differ only in texts and seeds as one call; rounding may differ.",
         False,
         fails="with step_batching, or no prompt: refused; kinds that disagree run one by one",
+        group="speed",
     )
     step_batching: bool = _option(
         "Run calls side by side and let their steps share forwards; rounding may differ.",
         False,
         fails="with offload, a call that changes the denoiser, or no denoiser: refused",
+        group="speed",
     )
     max_in_flight: int = _option(
         "With step_batching: calls that run side by side.",
         8,
         minimum=1,
         fails="without step_batching: refused",
+        group="speed",
     )
     max_batch: int = _option(
         "Most requests of one call (request_batching), or samples of a forward (step_batching).",
         16,
         minimum=1,
         fails="without either: refused",
+        group="speed",
     )
     stuck_after_s: float = _option(
         "Seconds without a step after which a call counts as stuck and the model as not ready.",
         1800.0,
         minimum=1,
         fails="then requests get UNAVAILABLE until the model is loaded again",
+        group="speed",
     )
     log_requests: bool = _option(
         "Write a line of JSON to the log for each request: outcome, seconds, sizes; no texts.",
         True,
         fails="not true or false: refused",
+        group="defaults of calls",
     )
     max_queue: int = _option("Requests that may wait; further ones get UNAVAILABLE.", 64, minimum=1)
     max_steps: int = _option("Most num_inference_steps a request may ask for.", 1000, minimum=1)
@@ -272,7 +406,7 @@ class ServeConfig:
             given["dtype"] = given.pop("torch_dtype")
         fields = {f.name: f for f in dataclasses.fields(self)}
         moved = {}
-        for name in [n for n in LIFTED if n in given]:
+        for name in [n for n in named("argument") if n in given]:
             value = given.pop(name)
             if name == "dtype" and isinstance(value, str):
                 value = value.removeprefix("torch.")
@@ -292,7 +426,7 @@ class ServeConfig:
         return [
             f"'{f.name}' is given twice: {getattr(lifted, f.name)!r} of diffusers_load_kwargs wins"
             for f in dataclasses.fields(self)
-            if f.name in LIFTED
+            if traits(f).argument
             if getattr(self, f.name) not in (f.default, getattr(lifted, f.name))
         ]
 
@@ -300,3 +434,15 @@ class ServeConfig:
 def options() -> tuple[dataclasses.Field[Any], ...]:
     """Return every load-time option; `metadata` is what `_option` took."""
     return dataclasses.fields(ServeConfig)
+
+
+def traits(option: "dataclasses.Field[Any]") -> Traits:
+    """Return what an option is to those who treat several alike."""
+    found: Traits = option.metadata["traits"]
+    return found
+
+
+def named(trait: str, *values: Any) -> tuple[str, ...]:
+    """Return the options that have a trait, or have one of these values of it, as declared."""
+    found = ((f.name, getattr(traits(f), trait)) for f in options())
+    return tuple(name for name, value in found if (value in values if values else bool(value)))

@@ -40,9 +40,9 @@ def read_option(option: Option, text: str) -> Any:
     kinds = option_types(option)
     try:
         if len(kinds) > 1 and text.lstrip()[:1] in ("{", "["):
-            return _read_json(kinds[1:], text, EXAMPLES[option.name])
+            return _read_json(kinds[1:], text, option.metadata["traits"].example)
         if kinds[0] is dict:
-            return read_json_object(text, EXAMPLES[option.name])
+            return read_json_object(text, option.metadata["traits"].example)
         value = READ[kinds[0]](text)
     except ValueError as error:
         raise ConfigError(f"parameter '{option.name}': {error}") from None
@@ -113,17 +113,6 @@ READ: dict[type, Any] = {
     int: _read_number(int, "an integer"),
     float: _read_number(float, "a number"),
 }
-
-EXAMPLES = {
-    "dtype": '{"default": "bfloat16", "vae": "float32"}',
-    "diffusers_load_kwargs": '{"low_cpu_mem_usage": true}',
-    "diffusers_call_kwargs": '{"num_inference_steps": 20}',
-    "scheduler": '{"class": "UniPCMultistepScheduler", "flow_shift": 5.0}',
-    "lora": '[{"path": "style.safetensors", "scale": 0.8}]',
-    "quantization_config": '{"method": "int8"}',
-    "warmup": '[{"width": 512, "height": 512}]',
-}
-"""Option that takes JSON -> what an error shows."""
 
 
 def write_option(value: Any) -> str:

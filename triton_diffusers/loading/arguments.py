@@ -9,19 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from triton_diffusers import families
-from triton_diffusers.config.options import DTYPES, ServeConfig
+from triton_diffusers.config.options import DTYPES, ServeConfig, named
 from triton_diffusers.errors import ConfigError, unknown
 from triton_diffusers.pipelines.model_files import find_path
 
 OPTION = "diffusers_load_kwargs"
-PASSED_ON = ("revision", "variant", "use_safetensors", "trust_remote_code", "device_map")
-"""Options that from_pretrained() gets by the same name (`custom_pipeline` has become the class)."""
 QUANTIZATION = "quantization_config"
-NOT_OF_A_FILE = (
-    *("revision", "subfolder", "variant", "use_safetensors", "trust_remote_code"),
-    *("custom_pipeline", "device_map", QUANTIZATION),
-)
-"""Options that a single file has no use for."""
 
 
 def load_kwargs(
@@ -40,7 +33,9 @@ def load_kwargs(
     ours: dict[str, Any] = {dtype_name: _dtypes(config.dtype, device, cls)}
     if single_file and isinstance(config.dtype, dict):
         raise ConfigError("parameter 'dtype': a single file is loaded with one type; name one")
-    ours |= {n: v for n in PASSED_ON if (v := getattr(config, n)) not in (None, False)}
+    ours |= {
+        n: v for n in named("argument", "same") if (v := getattr(config, n)) not in (None, False)
+    }
     if config.use_safetensors is False:
         ours["use_safetensors"] = False
     ours |= _of_family(config, cls, accepted)
@@ -54,7 +49,7 @@ def check_single_file(config: ServeConfig, cls: Any) -> None:
             f"model '{config.model}': {cls.__name__} loads no single file; give a folder with a "
             "model_index.json"
         )
-    for name in NOT_OF_A_FILE:
+    for name in named("of_file", False):
         is_set = config.is_quantized if name == QUANTIZATION else getattr(config, name)
         if is_set not in (None, False):
             raise ConfigError(

@@ -10,7 +10,7 @@ from typing import Any
 from triton_diffusers.calls.defaults import OPTION as CALL_KWARGS
 from triton_diffusers.calls.defaults import check_call_kwargs
 from triton_diffusers.calls.sample import first_that_works, sample_kwargs
-from triton_diffusers.config.options import ServeConfig
+from triton_diffusers.config.options import ServeConfig, named
 from triton_diffusers.errors import ConfigError, one_line
 from triton_diffusers.pipelines.failures import is_of_a_scheduler, is_refusal
 from triton_diffusers.pipelines.isolation import isolate, read_processors, restored_on_failure
@@ -26,14 +26,6 @@ FORM = (
 )
 
 Arguments = dict[str, Any]
-
-
-TRIED = (
-    *("scheduler", "lora", "layerwise_casting", "channels_last"),
-    *("enable_cpu_offload", "enable_layerwise_offload", "enable_group_offload", "device_map"),
-    *("boundary_ratio", "flow_shift"),
-)
-"""Options of which only a call can tell whether they work; quantization and mixed types too."""
 
 
 def read_warmup(config: ServeConfig) -> list[Arguments] | None:
@@ -87,7 +79,7 @@ def warm_up(
     """Call the pipeline once for each listed size; return warnings. previews: learn from the calls.
 
     Without `warmup`, an entry that is compiled makes one call with its defaults, else its first
-    caller would wait for the compiler; one with options of `TRIED` makes a small one. Raises
+    caller would wait for the compiler; one with options that are `tried` makes a small one. Raises
     ConfigError where a call fails.
     """
     call = functools.partial(_call, pipeline, config, signature, call_kwargs, previews)
@@ -110,7 +102,7 @@ def warm_up(
 
 def tried_options(config: ServeConfig) -> list[str]:
     """Return the options of an entry of which only a call can tell whether they work."""
-    tried = [name for name in TRIED if getattr(config, name) not in (None, False)]
+    tried = [name for name in named("tried") if getattr(config, name) not in (None, False)]
     tried += ["quantization_config"] if config.is_quantized else []
     return [*tried, "dtype"] if isinstance(config.dtype, dict) else tried
 

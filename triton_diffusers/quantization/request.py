@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from triton_diffusers.config.options import ServeConfig
+from triton_diffusers.config.options import ServeConfig, named
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.quantization.methods import DENOISERS, METHODS, Method, read_method
 from triton_diffusers.quantization.native import NATIVE_KEYS, NativeForm, read_native
 
 OPTION = "parameter 'quantization_config'"
 NATIVE_OPTION = "diffusers_load_kwargs.quantization_config"
-OFFLOADS = ("enable_cpu_offload", "enable_group_offload")
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def _check_model(config: ServeConfig) -> None:
 
 
 def _check_offload(method: Method, config: ServeConfig) -> None:
-    for option in OFFLOADS if method.on_gpu else ():
+    for option in named("moves_weights") if method.on_gpu else ():
         if getattr(config, option):
             raise ConfigError(
                 f"{method.name} does not go with parameter '{option}': its weights are packed on "

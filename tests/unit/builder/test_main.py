@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from builder import main as builder
-from builder.commands import load_options
-from triton_diffusers.config.options import options
-from triton_diffusers.config.text import EXAMPLES, option_type, option_types, read_option
+from triton_diffusers.config.options import GROUPS, options, traits
+from triton_diffusers.config.text import option_type, option_types, read_option
 
 COMMANDS = ("add-model", "inspect", "check", "list", "remove", "serve", "probe", "generate")
-LOAD_OPTIONS = [o for o in options() if o.name not in load_options.WRITTEN_BY_US]
+WRITTEN_BY_US = {"model", "diffusers_version"}
+LOAD_OPTIONS = [option for option in options() if traits(option).group]
 
 
 def usage_error(capsys, *words: str) -> str:
@@ -55,21 +55,21 @@ def test_diffusers_version_is_no_option(capsys):
 
 
 def test_each_load_option_stands_in_one_group_of_the_help():
-    grouped = [name for names in load_options.GROUPS.values() for name in names]
-    assert sorted(grouped) == sorted(option.name for option in LOAD_OPTIONS)
+    assert {traits(option).group for option in LOAD_OPTIONS} == set(GROUPS)
+    assert {o.name for o in options()} - {o.name for o in LOAD_OPTIONS} == WRITTEN_BY_US
 
 
 def test_other_names_mean_choices():
-    by_name = {option.name: option for option in LOAD_OPTIONS}
-    for name, meant in load_options.OTHER_NAMES.items():
-        assert set(meant.values()) <= set(by_name[name].metadata["choices"])
+    assert any(traits(option).other_names for option in LOAD_OPTIONS)
+    for option in LOAD_OPTIONS:
+        assert set(traits(option).other_names.values()) <= set(option.metadata["choices"])
 
 
 def test_examples_of_json_are_read():
-    takes_json = {o.name: o for o in LOAD_OPTIONS if {dict, list} & set(option_types(o))}
-    assert EXAMPLES.keys() == takes_json.keys()
-    for name, text in EXAMPLES.items():
-        assert read_option(takes_json[name], text) == json.loads(text)
+    for option in LOAD_OPTIONS:
+        example = traits(option).example
+        assert bool(example) == bool({dict, list} & set(option_types(option)))
+        assert not example or read_option(option, example) == json.loads(example)
 
 
 def test_help_of_add_model_is_in_groups(capsys):
@@ -77,7 +77,7 @@ def test_help_of_add_model_is_in_groups(capsys):
         builder.main(["add-model", "--help"])
     text = capsys.readouterr().out
     assert text.startswith("usage: builder add-model MODEL [options]\n")
-    for heading in load_options.GROUPS:
+    for heading in GROUPS:
         assert f"load-time options: {heading}" in text
     assert "docs/load-options.md" in text
     assert "or checkpoint file" in " ".join(text.split())

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from triton_diffusers.client import AsyncDiffusersClient, DiffusersClientError
-from triton_diffusers.config.options import ServeConfig
+from triton_diffusers.config.options import ServeConfig, named
 from triton_diffusers.contract import (
     BYTES_SUFFIX,
     IMAGE_COUNTS,
@@ -60,9 +60,6 @@ CHAT = (
     *("top_p", "verbosity", "web_search_options"),
 )
 """Fields of OpenAI's chats that say how to write text: ignored, with a note."""
-
-LOADED = ("generator_device", "boundary_ratio", "flow_shift")
-"""Fields that a model is loaded with: a request may only name the value that it has."""
 
 COUNTS = ("n", "num_outputs_per_prompt")
 """Fields that say how many outputs; the second is vLLM-Omni's."""
@@ -127,7 +124,7 @@ async def read_fields(
             await _add_media(settings, asked, target, name, value)
         elif name in cosmetic and name not in model.entry.inputs:
             asked.notes.append(f"{name} is ignored: '{model.name}' has nothing of the kind")
-        elif name in LOADED and name not in model.entry.inputs:
+        elif name in named("in_requests") and name not in model.entry.inputs:
             _compare_loaded(model, name, value)
         else:
             refuse_ours(model, name)
