@@ -4,14 +4,23 @@
 import argparse
 import importlib
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
 
 from builder import console
+from builder.arguments import (
+    Parser,
+    count,
+    dashed,
+    gpus,
+    port,
+    refuse_values_of_flags,
+    seconds,
+    split_at_dashes,
+    split_inputs,
+)
 from builder.commands import load_options
 from builder.entries import repository
 from builder.tritonserver.installation import ServerError, how_to_install
@@ -30,24 +39,6 @@ EPILOGS = {
     "add-model": "\n\nWhat each load-time option does, needs and how it fails: docs/load-options.md"
 }
 DEBUG = "BUILDER_DEBUG"
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse with short usage errors, no abbreviations and examples kept as written."""
-
-    def __init__(self, **arguments: Any) -> None:
-        arguments.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(allow_abbrev=False, **arguments)
-
-    def error(self, message: str) -> NoReturn:
-        """Print one line and exit with 2."""
-        lacking = re.fullmatch(r"argument (--\S+): expected one argument", message)
-        if lacking and lacking[1] in self._option_string_actions:
-            action = self._option_string_actions[lacking[1]]
-            wanted = str(action.metavar or "|".join(action.choices or ()) or "TEXT")
-            listed = f"one of {wanted.replace('|', ', ')}" if "|" in wanted else wanted
-            message = f"{lacking[1]} needs a value: {listed}"
-        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; exits with 2 on wrong usage."""
     parser, commands = make_parser()
-    argv, triton_options = _split_at_dashes(argv)
+    argv, triton_options = split_at_dashes(argv)
     command = next((word for word in argv if not word.startswith("-")), None)
     if command is not None and command not in commands:
         parser.error(f"no command '{command}'.{near_miss(command, commands)}")
@@ -88,14 +79,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         # its options need packages that nobody else has to have, or to wait for
         importlib.import_module("builder.commands.gateway").add_to(commands[command])
     if command == "generate":
-        argv, inputs = _split_inputs(argv, commands[command])
+        argv, inputs = split_inputs(argv, commands[command])
     elif command is not None:
-        _refuse_values_of_flags(argv, commands[command])
-    args, rest = parser.parse_known_args([_dashed(word) for word in argv])
+        refuse_values_of_flags(argv, commands[command])
+    args, rest = parser.parse_known_args([dashed(word) for word in argv])
     if command is None:
         parser.print_help()
         parser.exit(2)
-    typed = {_dashed(word): word for word in argv}
+    typed = {dashed(word): word for word in argv}
     _place_rest(args, [typed.get(word, word) for word in rest], commands[command])
     args.triton_options, args.inputs = triton_options, inputs
     if triton_options and command != "serve":
@@ -133,11 +124,9 @@ def _add_model(parser: Parser) -> None:
     about = "hub id, folder with model_index.json, or checkpoint file"
     parser.add_argument("model", metavar="MODEL", help=about)
     parser.add_argument("--name", help="default: the last part of MODEL in lower case")
+    parser.add_argument("--instances", type=count, default=1, metavar="N", help="copies per device")
     parser.add_argument(
-        "--instances", type=_count, default=1, metavar="N", help="copies per device"
-    )
-    parser.add_argument(
-        "--gpus", type=_gpus, default=(), metavar="0,1", help="only on these; default: every GPU"
+        "--gpus", type=gpus, default=(), metavar="0,1", help="only on these; default: every GPU"
     )
     parser.add_argument("--decoupled", action="store_true", help="stream progress and previews")
     parser.add_argument("--force", action="store_true", help="replace an entry; keeps other files")
@@ -193,13 +182,13 @@ def _serve(parser: Parser) -> None:
     """
     _common(parser, "serve")
     parser.add_argument("names", nargs="*", metavar="NAME", help="entries; default: all")
-    for kind, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
-        text = f"default: {port}; 0: a free one"
-        parser.add_argument(f"--{kind}-port", type=_port, default=port, metavar="P", help=text)
+    for kind, number in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
+        text = f"default: {number}; 0: a free one"
+        parser.add_argument(f"--{kind}-port", type=port, default=number, metavar="P", help=text)
     parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s; 0.0.0.0: all")
     parser.add_argument(
         "--exit-timeout",
-        type=_seconds,
+        type=seconds,
         default=300,
         metavar="S",
         help="what running requests have to finish at the end; default: %(default)s",
@@ -222,11 +211,11 @@ def _gateway(parser: Parser) -> None:
     parser.set_defaults(module="builder.commands.gateway")
     parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s; 0.0.0.0: all")
     parser.add_argument(
-        "--port", type=_port, default=8080, metavar="P", help="default: %(default)s; 0: a free one"
+        "--port", type=port, default=8080, metavar="P", help="default: %(default)s; 0: a free one"
     )
     parser.add_argument(
         "--exit-timeout",
-        type=_seconds,
+        type=seconds,
         default=30,
         metavar="S",
         help="what running requests have to finish at the end; default: %(default)s",
@@ -280,72 +269,6 @@ def _common(parser: Parser, module: str) -> None:
     parser.add_argument(
         "--repository", default=repository.DEFAULT, metavar="DIR", help="default: %(default)s"
     )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a count of 1 or more")
-    return int(text)
-
-
-def _seconds(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds, 0 or more")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a port (0 to 65535)")
-    return int(text)
-
-
-def _gpus(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list of GPU numbers such as 0,1")
-    return tuple(dict.fromkeys(int(part) for part in parts))
-
-
-def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    at = list(argv).index("--") if "--" in argv else len(argv)
-    return list(argv[:at]), list(argv[at + 1 :])
-
-
-def _dashed(word: str) -> str:
-    """Accept the parameters' own spelling: --vae_use_tiling."""
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value
-
-
-def _split_inputs(argv: list[str], parser: Parser) -> tuple[list[str], list[str]]:
-    """Take the `--INPUT VALUE` pairs of generate out of a command line."""
-    own, inputs = [], []
-    words = iter(argv)
-    for word in words:
-        name = _dashed(word).partition("=")[0]
-        if not word.startswith("--") or name in parser._option_string_actions:
-            own.append(word)
-            if word.startswith("--") and "=" not in word and name != "--help":
-                own += [value for value in [next(words, None)] if value is not None]
-        else:
-            inputs.append(word if "=" in word else f"{word}={next(words, 'true')}")
-    return own, inputs
-
-
-def _refuse_values_of_flags(argv: Sequence[str], parser: Parser) -> None:
-    """Refuse `--flag true`: the value would be taken for the model's name, or be unknown."""
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
-        name, equals, value = _dashed(word).partition("=")
-        action = parser._option_string_actions.get(name)
-        given = value if equals else following
-        if action is None or action.nargs != 0 or given.lower() not in ("true", "false"):
-            continue
-        off = f"--no-{name[2:]}"
-        hint = "leave it out" if off not in parser._option_string_actions else f"give {off}"
-        parser.error(f"{name} takes no value: give it alone, or for false {hint}")
 
 
 def _place_rest(args: argparse.Namespace, rest: list[str], parser: Parser) -> None:
