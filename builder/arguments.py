@@ -6,6 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from builder.entries import repository
+from triton_diffusers.config.unsupported import refusal
+from triton_diffusers.errors import near_miss
+
 
 class Parser(argparse.ArgumentParser):
     """argparse with short usage errors, no abbreviations and examples kept as written."""
@@ -94,3 +98,30 @@ def refuse_values_of_flags(argv: Sequence[str], parser: Parser) -> None:
         off = f"--no-{name[2:]}"
         hint = "leave it out" if off not in parser._option_string_actions else f"give {off}"
         parser.error(f"{name} takes no value: give it alone, or for false {hint}")
+
+
+def add_repository(parser: Parser) -> None:
+    """Add the option that names the model repository."""
+    parser.add_argument(
+        "--repository", default=repository.DEFAULT, metavar="DIR", help="default: %(default)s"
+    )
+
+
+def add_server(parser: Parser) -> None:
+    """Add the options that say where a running server is."""
+    parser.add_argument("--url", default=None, help="default: localhost:8001, over http :8000")
+    parser.add_argument("--protocol", choices=("grpc", "http"), default="grpc")
+
+
+def place_rest(args: argparse.Namespace, rest: list[str], parser: Parser) -> None:
+    """Put names that stand behind options where they belong; refuse what is unknown."""
+    for word in rest:
+        if word.startswith("-") or not hasattr(args, "names"):
+            name = word.partition("=")[0]
+            if reason := refusal(name.lstrip("-")):
+                parser.error(f"option {reason}")
+            known = [*parser._option_string_actions]
+            serves = args.module == "builder.commands.serve"
+            hint = f" Triton's own go last: -- {word}" if serves else ""
+            parser.error(f"unknown option '{name}'.{near_miss(name, known)}{hint}")
+        args.names.append(word)

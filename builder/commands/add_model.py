@@ -5,6 +5,8 @@ import argparse
 import shlex
 from pathlib import Path
 
+from builder.arguments import Parser, add_repository, count, gpus
+from builder.commands import load_options
 from builder.console import busy, say, warn
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import (
@@ -19,9 +21,30 @@ from triton_diffusers.contract import MEDIA
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.pipelines.signature import Signature, entry_inputs, entry_outputs
 
+EPILOG = "\n\nWhat each load-time option does, needs and how it fails: docs/load-options.md"
 SUFFIXES = {"video": "mp4", "audio": "wav"}
 STARTS_FROM = ("image", "mask_image", "video")
 """Inputs without which a pipeline that has them rarely works, though it has a default for them."""
+
+
+def add_to(parser: Parser) -> None:
+    """Write an entry of the model repository; reads no weights.
+
+    builder add-model Qwen/Qwen-Image --dtype bfloat16 --vae-use-tiling
+    """
+    add_repository(parser)
+    parser.usage = "builder add-model MODEL [options]"
+    about = "hub id, folder with model_index.json, or checkpoint file"
+    parser.add_argument("model", metavar="MODEL", help=about)
+    parser.add_argument("--name", help="default: the last part of MODEL in lower case")
+    parser.add_argument("--instances", type=count, default=1, metavar="N", help="copies per device")
+    parser.add_argument(
+        "--gpus", type=gpus, default=(), metavar="0,1", help="only on these; default: every GPU"
+    )
+    parser.add_argument("--decoupled", action="store_true", help="stream progress and previews")
+    parser.add_argument("--force", action="store_true", help="replace an entry; keeps other files")
+    parser.add_argument("--dry-run", action="store_true", help="print the files, write nothing")
+    load_options.add_to(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder.arguments import Parser, add_repository
 from builder.console import busy, say, warn
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import parse_config, read_parameters
@@ -13,6 +14,15 @@ from triton_diffusers.errors import ConfigError
 
 if TYPE_CHECKING:
     from triton_diffusers.loading.plan import LoadPlan
+
+
+def add_to(parser: Parser) -> None:
+    """Check entries against the installed diffusers and Triton's own parser.
+
+    builder check demo
+    """
+    add_repository(parser)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="entries; default: all")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
 
+from builder.arguments import Parser, port, seconds
 from builder.console import fail, say, warn
 from builder.tritonserver.installation import how_to_install
 from builder.tritonserver.ports import bind, is_loopback
@@ -41,7 +42,7 @@ IDLE_CONNECTIONS = 1024
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
-def add_to(parser: argparse.ArgumentParser) -> None:
+def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add an option for every setting. Raises ConfigError where the extra is not installed."""
     fields = _settings_class().model_fields
     group = parser.add_argument_group("settings", "each is also a variable, see the end")
@@ -61,6 +62,25 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         f"an\noption wins. Keys come from --api-keys-file or {prefix}API_KEYS,\nand passwords "
         f"inside URLs from variables only: everybody can read a command line."
     )
+
+
+def add_to(parser: Parser) -> None:
+    """Serve an OpenAI-style API and a page in front of tritonservers.
+
+    builder gateway --triton localhost:8001 --port 8080
+    """
+    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s; 0.0.0.0: all")
+    parser.add_argument(
+        "--port", type=port, default=8080, metavar="P", help="default: %(default)s; 0: a free one"
+    )
+    parser.add_argument(
+        "--exit-timeout",
+        type=seconds,
+        default=30,
+        metavar="S",
+        help="what running requests have to finish at the end; default: %(default)s",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="show a line for each request")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from builder.arguments import Parser, add_server
 from builder.console import say, warn
 from builder.tritonserver.installation import ServerError
 from triton_diffusers.contract import (
@@ -26,6 +27,26 @@ SERVER_ENCODES = ("mp4", "flac")
 """Files that the helper cannot always write itself: the server is asked for them."""
 
 OTHER_THAN_PICTURES = (*VIDEO_FORMATS, *AUDIO_FORMATS, "npy", "npz")
+
+
+def add_to(parser: Parser) -> None:
+    """Ask a served model for an image, video or sound and save it.
+
+    builder generate demo --prompt "a handwritten seven" --seed 7 --output seven.png
+    """
+    parser.add_argument("name", metavar="NAME", help="a served model")
+    parser.add_argument("--output", required=True, metavar="FILE", help="its suffix is the format")
+    add_server(parser)
+    parser.add_argument(
+        "--timeout-s", type=float, default=None, metavar="S", help="give up after S"
+    )
+    parser.usage = (
+        "builder generate NAME --prompt TEXT [--INPUT VALUE ...] --output FILE [options]\n\n"
+        "Any other --INPUT VALUE is an input of the model: --num-inference-steps 20\n"
+        "--image cat.png (a file). An option given several times sends several values.\n"
+        "--preview-every 5 keeps a preview in FILE's name with -preview.jpg, where the entry was\n"
+        "written with --decoupled."
+    )
 
 
 def run(args: argparse.Namespace) -> int:

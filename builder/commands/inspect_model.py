@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder.arguments import Parser, add_repository
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import parse_config, read_parameters
 from triton_diffusers.config.options import ServeConfig, named
@@ -33,6 +34,20 @@ class Component:
     name: str
     class_name: str
     weights: Weights | None = None
+
+
+def add_to(parser: Parser) -> None:
+    """Show a model's components, sizes, inputs, outputs and memory estimate.
+
+    builder inspect Qwen/Qwen-Image
+    """
+    add_repository(parser)
+    parser.add_argument(
+        "model", metavar="MODEL|NAME", help="hub id, folder, file or name of an entry"
+    )
+    parser.add_argument("--pipeline-class", default=None, help="instead of model_index.json's")
+    parser.add_argument("--revision", default=None, help="branch, tag or commit of a hub model")
+    parser.add_argument("--subfolder", default=None, help="folder inside that holds the pipeline")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,10 +4,19 @@
 import argparse
 from pathlib import Path
 
+from builder.arguments import Parser, add_repository
 from builder.console import say
 from builder.entries import repository
 from builder.entries.config_pbtxt import parse_config, read_parameters
 from triton_diffusers.errors import ConfigError, one_line
+
+
+def add_to(parser: Parser) -> None:
+    """List the entries of the model repository.
+
+    builder list --repository /models
+    """
+    add_repository(parser)
 
 
 def run(args: argparse.Namespace) -> int:

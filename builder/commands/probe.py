@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from builder.arguments import Parser, add_server
 from builder.console import fail, say
 from builder.probes.transport import NoAnswerError, Transport, read_answer
 from builder.tritonserver.installation import ServerError
@@ -20,6 +21,20 @@ PORTS = {"grpc": 8001, "http": 8000}
 
 FIXED = ("pipeline_class", "fps", "extra")
 """What an answer tells that does not change: for clients, not for a line about health."""
+
+
+def add_to(parser: Parser) -> None:
+    """Tell by the exit code whether a served model is ready and its process lives.
+
+    builder probe demo --protocol http --timeout 5
+    """
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="a served model; default: every loaded one"
+    )
+    add_server(parser)
+    parser.add_argument(
+        "--timeout", type=float, default=5.0, metavar="S", help="for all; default: %(default)s"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

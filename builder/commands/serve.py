@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from builder.arguments import Parser, add_repository, port, seconds
 from builder.console import busy, fail, say, warn
 from builder.entries import repository
 from builder.tritonserver import installation
@@ -55,6 +56,34 @@ class StopSignals:
             raise KeyboardInterrupt
         if now - self._first > 1 and self.server is not None:
             self.server.kill()
+
+
+def add_to(parser: Parser) -> None:
+    """Start tritonserver with the named entries and keep them alive.
+
+    builder serve demo --http-port 9000 -- --log-verbose=1
+    """
+    add_repository(parser)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="entries; default: all")
+    for kind, number in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
+        text = f"default: {number}; 0: a free one"
+        parser.add_argument(f"--{kind}-port", type=port, default=number, metavar="P", help=text)
+    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s; 0.0.0.0: all")
+    parser.add_argument(
+        "--exit-timeout",
+        type=seconds,
+        default=300,
+        metavar="S",
+        help="what running requests have to finish at the end; default: %(default)s",
+    )
+    parser.add_argument(
+        "--admin-key-file",
+        type=Path,
+        metavar="FILE",
+        help="key of administrative calls (load, unload): read, or written where it is missing",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the server's own log")
+    parser.usage = "builder serve [NAME ...] [options] [-- TRITON OPTIONS]"
 
 
 def run(args: argparse.Namespace) -> int:

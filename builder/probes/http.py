@@ -11,12 +11,9 @@ from typing import Any
 from builder.probes.transport import NoAnswerError
 from builder.tritonserver.installation import ServerError
 from builder.tritonserver.model_config import Config, blanks
-from builder.tritonserver.server import read_reason
+from builder.tritonserver.server import DIRECT, read_reason
 from triton_diffusers.config import admin_key
 from triton_diffusers.contract import INFO, PROBE, is_decoupled
-
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""A proxy of the environment is not for the machine's own server."""
 
 
 class Http:
@@ -95,7 +92,7 @@ class Http:
         try:
             if left_s <= 0:
                 raise TimeoutError
-            with _DIRECT.open(request, timeout=left_s) as response:
+            with DIRECT.open(request, timeout=left_s) as response:
                 return str(response.read().decode())
         except urllib.error.HTTPError as error:
             raise ServerError(read_reason(error.read().decode(errors="replace"))) from None

@@ -37,6 +37,8 @@ EXIT_TIMEOUT_S = 30
 LOAD_TIMEOUT_S = 3600.0
 DEATH_GRACE_S = 3.0
 """How long Triton may take to tell that a stub ended while its model was loading."""
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""A proxy of the environment is not for our own server."""
 LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
@@ -206,7 +208,7 @@ class Server:
         request = urllib.request.Request(url, data=data, method=method)
         request.add_header(ADMIN_HEADER, self.admin_key)
         try:
-            with _DIRECT.open(request, timeout=timeout_s) as response:
+            with DIRECT.open(request, timeout=timeout_s) as response:
                 return str(response.read().decode())
         except urllib.error.HTTPError as error:
             raise ServerError(read_reason(error.read().decode(errors="replace"))) from None
@@ -305,9 +307,6 @@ def read_reason(body: str) -> str:
 
 
 _ERROR_LINE = re.compile(r"E\d{4} |error|failed", re.IGNORECASE)
-
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""A proxy of the environment is not for our own server."""
 
 
 def _spawn(command: list[str], env: dict[str, str], log: Path | None) -> "subprocess.Popen[bytes]":

@@ -17,6 +17,7 @@ from triton_diffusers.client.regions import Region
 from triton_diffusers.client.transports.grpc_messages import (
     CHANNEL_OPTIONS,
     StreamReader,
+    cancelling,
     decode_response,
     encode_call,
     rpc_error,
@@ -87,7 +88,7 @@ class AioTransport:
         metadata = self._metadata + (admin_key.metadata(self._url) if admin else ())
         async with self._errors(timeout_s):
             rpc = method(request, timeout=timeout_s, metadata=metadata)
-            async with _cancelling(rpc):
+            with cancelling(rpc):
                 return await rpc
 
     async def _stream(self, call: Call, request: Any) -> dict[str, Array]:
@@ -96,7 +97,7 @@ class AioTransport:
             rpc = self._stub.ModelStreamInfer(
                 iter([request]), timeout=stream_deadline(call.timeout_s), metadata=self._metadata
             )
-            async with _cancelling(rpc):
+            with cancelling(rpc):
                 async for streamed in rpc:
                     reader.add(streamed)
         return reader.result()
@@ -123,13 +124,3 @@ def _is_cancelled() -> bool:
     task = asyncio.current_task()
     cancelling = getattr(task, "cancelling", None)  # Python 3.11 or later
     return cancelling is None or cancelling() > 0
-
-
-@asynccontextmanager
-async def _cancelling(rpc: Any) -> AsyncIterator[None]:
-    """Cancel a call that is left early: the model stops."""
-    try:
-        yield
-    except BaseException:
-        rpc.cancel()
-        raise

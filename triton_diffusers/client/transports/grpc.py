@@ -17,6 +17,7 @@ from triton_diffusers.client.regions import Region
 from triton_diffusers.client.transports.grpc_messages import (
     CHANNEL_OPTIONS,
     StreamReader,
+    cancelling,
     decode_response,
     encode_call,
     rpc_error,
@@ -82,7 +83,7 @@ class GrpcTransport:
         metadata = self._metadata + (admin_key.metadata(self._url) if admin else ())
         with _errors(timeout_s, self._url):
             rpc = method.future(request, timeout=timeout_s, metadata=metadata)
-            with _cancelling(rpc):
+            with cancelling(rpc):
                 return rpc.result()
 
     def _stream(self, call: Call, request: Any) -> dict[str, Array]:
@@ -91,7 +92,7 @@ class GrpcTransport:
             rpc = self._stub.ModelStreamInfer(
                 iter([request]), timeout=stream_deadline(call.timeout_s), metadata=self._metadata
             )
-        with _cancelling(rpc):
+        with cancelling(rpc):
             responses = iter(rpc)
             while True:
                 with _errors(call.timeout_s, self._url):
@@ -114,13 +115,3 @@ def _errors(timeout_s: float | None, url: str) -> Iterator[None]:
         if "channel" not in str(error).lower():
             raise
         raise ServerUnavailable("the client is closed") from None
-
-
-@contextmanager
-def _cancelling(rpc: Any) -> Iterator[None]:
-    """Cancel a call that is left early (Ctrl-C, an error in on_progress): the model stops."""
-    try:
-        yield
-    except BaseException:
-        rpc.cancel()
-        raise

@@ -7,6 +7,8 @@ errors are texts that start with their status: with the metadata `triton_grpc_er
 to end a stream with the status itself, a few refusals crash tritonserver 2.51.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -172,3 +174,13 @@ def _hint(reason: str) -> str:
             f"{other_protocol('grpc')}."
         )
     return ""
+
+
+@contextmanager
+def cancelling(rpc: Any) -> Iterator[None]:
+    """Cancel a call that is left early (Ctrl-C, an error in on_progress): the model stops."""
+    try:
+        yield
+    except BaseException:
+        rpc.cancel()
+        raise
