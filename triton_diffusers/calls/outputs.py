@@ -14,6 +14,7 @@ from triton_diffusers.contract import (
     AUDIO_FIELDS,
     AUDIO_FORMATS,
     AUDIOS,
+    DEFAULT_FPS,
     FRAMES,
     IMAGE_FORMATS,
     IMAGES,
@@ -42,7 +43,7 @@ class OutputOptions:
     file_format: str = TENSOR_FORMAT
     quality: int | None = None
     as_base64: bool = False
-    fps: float = 24.0
+    fps: float = DEFAULT_FPS
     made_for_fps: float | None = None
     """The rate that the pipeline itself was told, if it takes one."""
     preview_every: int | None = None

@@ -56,20 +56,16 @@ class Result:
 
     @cached_property
     def frames(self) -> list[list[Image.Image]]:
-        """The frames of each video as PIL images; empty when the entry makes none.
-
-        Raises DiffusersClientError for an MP4 where PyAV is not installed.
-        """
+        """The frames of each video as PIL images; empty when the entry makes none."""
         if FRAMES.name in self.arrays:
             return [[image_of(pixels) for pixels in video] for video in self.arrays[FRAMES.name]]
-        with saving.as_client_errors():
-            return [read_frames(file) for file in self._media_in(VIDEO_FORMATS)]
+        return [read_frames(file) for file in self._media_in(VIDEO_FORMATS)]
 
     @cached_property
     def audios(self) -> Array:
         """The sounds, float32 (N,channels,samples); (0,0,0) when the entry makes none.
 
-        Raises DiffusersClientError for a FLAC file, which needs a library of its own.
+        Raises DiffusersClientError for a file that is broken.
         """
         for name in AUDIO_FIELDS:
             if name in self.arrays:
@@ -84,7 +80,7 @@ class Result:
         """Samples per second of the sounds; None when there are none."""
         if SAMPLING_RATE.name in self.arrays:
             return int(self.arrays[SAMPLING_RATE.name].reshape(-1)[0])
-        sounds = self._media_in(("wav",))
+        sounds = self._media_in(AUDIO_FORMATS)
         with saving.as_client_errors():
             return read_sound(sounds[0])[1] if sounds else None
 

@@ -2,7 +2,6 @@
 """Writing results as files."""
 
 import io
-import wave
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,17 +13,17 @@ from PIL import Image
 from triton_diffusers.client.errors import DiffusersClientError
 from triton_diffusers.contract import (
     AUDIO_FIELDS,
+    AUDIO_FORMATS,
+    DEFAULT_FPS,
     FRAMES,
     IMAGE_FORMATS,
     IMAGES,
     OWN_OUTPUTS,
     VIDEO_FORMATS,
 )
-from triton_diffusers.media.decode import FileError, format_of, import_av
-from triton_diffusers.media.encode import Sound, encode_mp4
+from triton_diffusers.media.decode import FileError, format_of
+from triton_diffusers.media.encode import Sound, encode_audio, encode_mp4
 from triton_diffusers.media.pixels import Array
-
-DEFAULT_FPS = 24.0
 
 SPELLINGS = {"jpg": "jpeg"}
 
@@ -107,8 +106,8 @@ def _suffixes(result: Outputs) -> str:
         fitting |= {".png", ".jpg", ".webp"}
     if FRAMES.name in result.arrays or encoded & set(VIDEO_FORMATS):
         fitting |= {".mp4", ".gif"}
-    if any(name in result.arrays for name in AUDIO_FIELDS):
-        fitting |= {".wav"}
+    is_sound = encoded & set(AUDIO_FORMATS) or any(name in result.arrays for name in AUDIO_FIELDS)
+    fitting |= {f".{name}" for name in AUDIO_FORMATS if is_sound}
     if _main_arrays(result):
         fitting |= {".npy"}
     return ", ".join(sorted(fitting))
@@ -120,7 +119,7 @@ def _writer(
     writers: dict[str, Callable[[Outputs, str, float], list[bytes]]] = {
         "gif": _encode_gifs,
         "mp4": _encode_mp4s,
-        "wav": _encode_wavs,
+        **dict.fromkeys(AUDIO_FORMATS, _encode_sounds),
         "npy": _encode_npy,
         "npz": _encode_npz,
     }
@@ -154,8 +153,6 @@ def _encode_gifs(result: Outputs, wanted: str, fps: float) -> list[bytes]:
 
 
 def _encode_mp4s(result: Outputs, wanted: str, fps: float) -> list[bytes]:
-    with as_client_errors():
-        import_av()
     videos = result.frames
     sounds = _sounds(result)
     if len(sounds) != len(videos):
@@ -165,8 +162,6 @@ def _encode_mp4s(result: Outputs, wanted: str, fps: float) -> list[bytes]:
 
 def _sounds(result: Outputs) -> list[Sound]:
     """Return the sounds that can stand beside a result's videos; none where one cannot."""
-    if any(format_of(file) == "flac" for file in result.media):
-        return []  # which is not decoded here
     rate = result.sampling_rate or 0
     sounds = [Sound(each, rate) for each in result.audios]
     return sounds if all(sound.fits_mp4 for sound in sounds) else []
@@ -180,20 +175,8 @@ def _encode_mp4(frames: list[Image.Image], fps: float, sound: Sound | None) -> b
     return encode_mp4(padded, fps, "yuv420p", sound)
 
 
-def _encode_wavs(result: Outputs, wanted: str, fps: float) -> list[bytes]:
-    return [_encode_wav(sound, result.sampling_rate or 0) for sound in result.audios]
-
-
-def _encode_wav(sound: Array, sampling_rate: int) -> bytes:
-    """Encode float32 (channels, samples), -1.0 to 1.0, as 16-bit WAV; louder is clipped."""
-    samples = np.round(np.clip(sound, -1.0, 1.0) * 32767).astype("<i2")
-    file = io.BytesIO()
-    with wave.open(file, "wb") as out:
-        out.setnchannels(sound.shape[0])
-        out.setsampwidth(2)
-        out.setframerate(sampling_rate)
-        out.writeframes(samples.T.tobytes())
-    return file.getvalue()
+def _encode_sounds(result: Outputs, wanted: str, fps: float) -> list[bytes]:
+    return [encode_audio(sound, wanted, result.sampling_rate or 0) for sound in result.audios]
 
 
 def _encode_npy(result: Outputs, wanted: str, fps: float) -> list[bytes]:

@@ -8,7 +8,6 @@ import base64
 import binascii
 import io
 import warnings
-import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -66,7 +65,7 @@ class MediaLimits(Protocol):
 
 
 class FileError(Exception):
-    """A file that the server made cannot be read here; the text says what to do instead."""
+    """A file that the server made cannot be read."""
 
 
 def read_file(element: Any, name: str, limits: MediaLimits) -> bytes:
@@ -291,9 +290,11 @@ def read_image(file: bytes) -> Image.Image:
 
 
 def read_frames(file: bytes) -> list[Image.Image]:
-    """Decode a GIF with Pillow, an MP4 with PyAV. Raises FileError where that is missing."""
+    """Decode a GIF with Pillow, an MP4 with PyAV."""
     if format_of(file) == "mp4":
-        with import_av().open(io.BytesIO(file)) as container:
+        import av
+
+        with av.open(io.BytesIO(file)) as container:
             return [frame.to_image() for frame in container.decode(video=0)]
     animation = Image.open(io.BytesIO(file))
     frames = []
@@ -304,30 +305,14 @@ def read_frames(file: bytes) -> list[Image.Image]:
 
 
 def read_sound(file: bytes) -> tuple[Array, int]:
-    """Decode a 16-bit WAV: float32 (channels, samples), and samples per second.
+    """Decode a WAV or FLAC file: float32 (channels, samples), and samples per second.
 
-    Raises FileError for any other sound.
+    Raises FileError for one that is broken.
     """
-    if format_of(file) != "wav":
-        raise FileError(
-            "a FLAC result is not decoded here: give result.media to soundfile, "
-            "or ask for output_format='wav'."
-        )
-    with wave.open(io.BytesIO(file)) as sound:
-        if sound.getsampwidth() != 2:
-            raise FileError("only 16-bit WAV is decoded here: read result.media yourself.")
-        samples = np.frombuffer(sound.readframes(sound.getnframes()), "<i2")
-        shaped = samples.reshape(-1, sound.getnchannels()).T
-        return (shaped / np.float32(32768)).astype(np.float32), sound.getframerate()
+    import soundfile
 
-
-def import_av() -> Any:
-    """Return PyAV. Raises FileError where it is not installed."""
     try:
-        import av
-    except ImportError:
-        raise FileError(
-            "MP4 needs PyAV here (pip install av). Without it: let the server encode the video "
-            "(output_format='mp4'), or save as .gif."
-        ) from None
-    return av
+        samples, rate = soundfile.read(io.BytesIO(file), dtype="float32", always_2d=True)
+    except soundfile.SoundFileError as error:
+        raise FileError(f"the sound cannot be read: {_reason(error)}") from None
+    return np.ascontiguousarray(samples.T), int(rate)
