@@ -22,7 +22,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from builder.tritonserver import Server
+from builder.tritonserver.server import Server
 from tests.server.builder_serve import Serving, repository, serve  # noqa: F401 - fixtures
 from tests.server.wire import PROTOCOLS, admin
 from triton_diffusers.client import DiffusersClient, ServerUnavailable

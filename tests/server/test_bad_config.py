@@ -64,7 +64,7 @@ def test_load_error_says_what_to_do(refusals: Refusals, protocol: str, case: Con
 
 @pytest.mark.parametrize("case", SERVED, ids=lambda case: case.name)
 def test_log_says_it_in_one_line(log: str, case: ConfigCase) -> None:
-    ours = re.findall(rf'^E\d+ .*serving\.py:\d+\] "{case.name}: (.*)$', log, re.MULTILINE)
+    ours = re.findall(rf'^E\d+ .*(?:model|job)\.py:\d+\] "{case.name}: (.*)$', log, re.MULTILINE)
     assert ours
     for word in case.words:
         assert word in ours[0].replace('\\"', '"')

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from builder.entries.repository import MODEL
+from builder.tritonserver import server as tritonserver
 from builder.tritonserver.installation import ServerError
-from builder.tritonserver.server import server as tritonserver
 from builder.tritonserver.server import start_server
 from triton_diffusers.client import DiffusersClient
 

@@ -119,7 +119,7 @@ class TritonPythonModel:
             self.refuse(behave, f"asked to answer {behave}")
 
     def refuse(self, code, text):
-        if self.decoupled:  # as serving.py does, since Triton streams texts only
+        if self.decoupled:  # as serving does, since Triton streams texts only
             text = f"[StatusCode.{GRPC_NAMES.get(code, code)}] {text}"
         error = ValueError(text)
         error.code = getattr(pb_utils.TritonError, code)
