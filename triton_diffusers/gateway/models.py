@@ -101,6 +101,7 @@ class Server:
         """Why it cannot be used, if it cannot."""
         self._ssl = address.ssl
         self._admin_key_file = admin_key_file
+        self._told_of_key = False
         self._triton = triton.InferenceServerClient(
             address.url, ssl=address.ssl, channel_args=CHANNEL_OPTIONS
         )
@@ -168,6 +169,9 @@ class Server:
         except InferenceServerException as error:
             if not admin_key.is_refusal(error.message()):
                 raise
+            if self._admin_key_file is not None and not self._told_of_key:
+                file, self._told_of_key = self._admin_key_file, True
+                LOG.warning("%s does not accept the key of '%s'", self.url, file)
         told = await self._triton.get_inference_statistics(client_timeout=ASK_S)
         return {stats.name: "READY" for stats in told.model_stats}
 

@@ -15,6 +15,9 @@ import pytest
 from builder.tritonserver.server import Server
 from tests.server.gateway.calling import TIMEOUT_S, check_error
 from tests.server.gateway.serving import serve_gateway
+from triton_diffusers.config import admin_key
+from triton_diffusers.contract import ADMIN_HEADER
+from triton_diffusers.errors import ConfigError
 
 EVIL = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
 FORM = "application/x-www-form-urlencoded"
@@ -85,6 +88,33 @@ def test_any_name_where_it_is_not_only_local(demo_server: Server) -> None:
     with serve_gateway(demo_server.grpc_url) as url:
         assert ask(url, "GET", "/v1/models", {"Host": "gateway.svc"}).status_code == 200
         check_error(ask(url, "GET", "/v1/models", EVIL), 403, "origin_not_allowed")
+
+
+@pytest.mark.parametrize("given", ["right", "wrong", "none"])
+def test_models_are_found_with_and_without_the_servers_key(
+    demo_server: Server, given: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "key"
+    file.write_text(f"{ADMIN_HEADER}: {demo_server.admin_key if given == 'right' else 'x' * 43}")
+    ports = (demo_server.ports.http, demo_server.ports.grpc)
+    settings = {} if given == "none" else {"triton_admin_key_file": file}
+    admin_key.remove_local(demo_server.admin_key, *ports)
+    try:
+        with serve_gateway(demo_server.grpc_url, **settings) as url:
+            listed = ask(url, "GET", "/v1/models", {}).json()["data"]
+    finally:
+        admin_key.leave_local(demo_server.admin_key, *ports)
+    assert [model["id"] for model in listed] == ["demo"]
+    assert ("does not accept the key" in caplog.text) == (given == "wrong")
+
+
+def test_a_key_file_without_a_key_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("short")
+    with (
+        pytest.raises(ConfigError, match="holds no key"),
+        serve_gateway("localhost:1", triton_admin_key_file=tmp_path / "key"),
+    ):
+        pass
 
 
 def test_its_files_are_its_users_alone(demo_server: Server, tmp_path: Path) -> None:
