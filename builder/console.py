@@ -16,6 +16,11 @@ def warn(text: str) -> None:
     print(f"warning: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
+def progress(text: str) -> None:
+    """Print how far something slow is, on one line."""
+    print(f"  {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
 def fail(text: str) -> None:
     """Print why a command failed, on one line."""
     print(f"error: {' '.join(text.split())}", file=sys.stderr, flush=True)

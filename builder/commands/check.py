@@ -1,43 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`builder check`: would these entries load here? Reads no weights."""
+"""`builder check`: would these entries load here? Reads no weights without --load."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.arguments import Parser, add_repository
-from builder.console import busy, say, warn
+from builder.arguments import Parser, add_repository, count
+from builder.console import busy, progress, say, warn
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import parse_config, read_parameters
+from builder.entries.trial import try_load
 from triton_diffusers.config.options import DEVICE, ServeConfig, options
+from triton_diffusers.config.triton_fields import check_text
 from triton_diffusers.errors import ConfigError
 
 if TYPE_CHECKING:
     from triton_diffusers.loading.plan import LoadPlan
 
+LOAD_TIMEOUT_S = 3600
+TRIED = " (tried at load: "
+
 
 def add_to(parser: Parser) -> None:
     """Check entries against the installed diffusers and Triton's own parser.
 
-    builder check demo
+    builder check demo --load
     """
     add_repository(parser)
     parser.add_argument("names", nargs="*", metavar="NAME", help="entries; default: all")
+    parser.add_argument(
+        "--load",
+        action="store_true",
+        help="load each here too, without a server; tries what only a load can tell",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=count,
+        default=None,
+        metavar="S",
+        help=f"with --load: what one entry may take; default: {LOAD_TIMEOUT_S}",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print one line for each entry; return 1 if any would not load."""
+    if args.timeout is not None and not args.load:
+        raise ConfigError("--timeout is for --load: give both, or leave it out")
     folder = Path(args.repository)
     names = args.names or repository.entry_names(folder)
+    load = (args.timeout or LOAD_TIMEOUT_S) if args.load else None
     if not names:
         say(f"no entries in '{folder}'")
-    return max([_check_named(folder, name) for name in names], default=0)
+    return max([_check_named(folder, name, load) for name in names], default=0)
 
 
-def _check_named(folder: Path, name: str) -> int:
+def _check_named(folder: Path, name: str, load_timeout_s: float | None) -> int:
     try:
         with busy(f"checking {name}"):
             summary, notes = check_entry_folder(repository.find_entry(folder, name))
+        if load_timeout_s is not None:
+            with busy(f"loading {name}"):
+                trial = try_load(folder / name, load_timeout_s, lambda t: progress(f"{name}: {t}"))
+            summary = f"{summary.partition(TRIED)[0]}: {trial.summary}"
+            notes = list(dict.fromkeys([*notes, *trial.warnings]))
     except ConfigError as error:
         for problem in error.args:
             say(f"FAIL  {name}: {' '.join(str(problem).split())}")
@@ -59,8 +84,11 @@ def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
     from triton_diffusers.loading.warmup import tried_options
 
     where = str(folder / repository.CONFIG)
-    message = parse_config(repository.read_config_text(folder), where)
+    text = repository.read_config_text(folder)
+    message = parse_config(text, where)
     _check_triton_part(message, folder)
+    check_text(text)
+    _check_gpus(message)
     written = _read_config(read_parameters(message))
     config = written.lifted()
     check_alone(config)
@@ -72,7 +100,7 @@ def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
     if config.diffusers_version not in (None, installed):
         notes.append(f"written for diffusers {config.diffusers_version}; {installed} fits too")
     tried = tried_options(config)
-    told = f" (tried at load: {', '.join(tried)})" if tried else ""
+    told = f"{TRIED}{', '.join(tried)})" if tried else ""
     return f"{plan.cls.__name__}, {config.model}{told}", notes
 
 
@@ -99,6 +127,33 @@ def _lacks_gpu(plan: "LoadPlan") -> list[str]:
     return [f"parameter '{name}' needs a GPU; this machine has none" for name in needing]
 
 
+def _check_gpus(message: Any) -> None:
+    """Raise ConfigError for instances on GPUs that are not here, as Triton will."""
+    for group in message.instance_group:
+        if group.kind == group.KIND_GPU and not _has_gpu():
+            raise ConfigError(
+                "instance_group has kind KIND_GPU, and this machine has no GPU: check it where it "
+                "is served, or set kind to KIND_AUTO"
+            )
+        if group.gpus and not _has_gpu():
+            raise ConfigError(
+                f"instance_group names GPUs ({', '.join(map(str, group.gpus))}), and this machine "
+                "has none: check it where it is served, or remove gpus"
+            )
+        there = range(_gpus()) if group.gpus else ()
+        if lacking := [str(gpu) for gpu in group.gpus if gpu not in there]:
+            raise ConfigError(
+                f"instance_group: GPU {', '.join(lacking)} is not there: this machine has "
+                f"{', '.join(map(str, there))}"
+            )
+
+
+def _gpus() -> int:
+    import torch
+
+    return int(torch.accelerator.device_count())
+
+
 def _has_gpu() -> bool:
     import torch
 
@@ -108,9 +163,14 @@ def _has_gpu() -> bool:
 def _check_triton_part(message: Any, folder: Path) -> None:
     """Check what Triton would refuse, or would run without the runtime."""
     if message.name not in ("", folder.name):
-        raise ConfigError(f"name is '{message.name}', but the folder is '{folder.name}'")
+        raise ConfigError(
+            f"name is '{message.name}', but the folder is '{folder.name}': set it to that, or "
+            "rename the folder"
+        )
     if message.backend != "python":
-        raise ConfigError(f"backend is '{message.backend}', not 'python': it is not our entry")
+        raise ConfigError(
+            f"backend is '{message.backend}', not 'python': set it to that, or it is not our entry"
+        )
     model = folder / repository.MODEL
     if not model.is_file():
         raise ConfigError(f"{model} is missing: write it again with builder add-model --force")

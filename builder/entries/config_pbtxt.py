@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_diffusers.config.options import ServeConfig, options
+from triton_diffusers.config.triton_fields import way_out
 from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError
 
@@ -66,7 +67,7 @@ def parse_config(text: str, where: str = "config.pbtxt") -> Any:
     try:
         return text_format.Parse(text, message)
     except (text_format.ParseError, UnicodeDecodeError) as error:
-        hint = _quotes_hint(text, error)
+        hint = _quotes_hint(text, error) or way_out(error)
         raise ConfigError(
             f"{where} is not a valid Triton model configuration: {error}{hint}"
         ) from None
@@ -75,7 +76,8 @@ def parse_config(text: str, where: str = "config.pbtxt") -> Any:
 def _quotes_hint(text: str, error: Exception) -> str:
     """Say how to quote JSON where a quote inside of it ended the string."""
     line = getattr(error, "GetLine", int)() or 0
-    written = (text.splitlines() or [""])[line - 1] if line else ""
+    # where a bracket is open at the end, the line is behind the last one
+    written = "".join(text.splitlines()[line - 1 : line]) if line else ""
     found = re.search(r'string_value\s*:\s*"(\s*[\[{].*[\]}]\s*)"', written)
     if not found or "\\" in found[1]:
         return ""

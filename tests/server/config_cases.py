@@ -144,7 +144,10 @@ CASES = (
     ConfigCase("load-kwarg-null", _set(LOAD, '{"unet": null}'), (LOAD, "unet", "remove the null")),
     ConfigCase("load-kwarg-dtype", _set(LOAD, '{"dtype": "float17"}'), ("float17", "float16")),
     ConfigCase(
-        "load-kwarg-rejected", _set(LOAD, '{"scheduler": "ddim"}'), ("does not load", "scheduler")
+        "load-kwarg-component",
+        _set(LOAD, '{"scheduler": "ddim"}'),
+        (LOAD, "'scheduler' is a component", "save_pretrained"),
+
     ),
     ConfigCase("variant-missing", _set("variant", "fp16"), ("variant", "fp16")),
     ConfigCase(

@@ -7,17 +7,22 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from builder.tritonserver.installation import ServerError
 from builder.tritonserver.server import Server
 from tests.server.config_cases import CASES, ConfigCase
 from tests.server.entries import LOADS_AT_ONCE, add_entry
+from tests.server.hand_edits import EDITS
 from tests.server.spoiled import write_spoiled
 from tests.server.wire import PROTOCOLS, admin, connect, infer
+from triton_diffusers.config.triton_fields import check_text
+from triton_diffusers.errors import ConfigError
 
 pytest_plugins = ("tests.server.small_server",)
 
@@ -117,3 +122,37 @@ def test_mended_entry_loads_and_warns(small_server: Server, mended: str) -> None
     assert small_server.log is not None
     lines = small_server.log.read_text().splitlines()
     assert [line for line in lines if line.startswith("W") and "'colour' is not known" in line]
+
+
+def test_hand_edits_that_triton_lets_through_do_not_load(
+    small_server: Server, shared_folder: Path, refusals: Refusals
+) -> None:
+    """Those of tensors need diffusers, whose import takes long: tests/unit/builder has them too."""
+    repository, model = shared_folder / "repository", shared_folder / "models" / "stable-diffusion"
+    edits = {}
+    for edit in EDITS:
+        name = f"edit-{edit.name.replace(':', '-')}"
+        config = add_entry(repository, name, model) / "config.pbtxt"
+        config.write_text(edit.apply(config.read_text()))
+        with suppress(ConfigError):
+            if edit.passes and not check_text(config.read_text()):
+                continue  # a tensor that does not fit the pipeline
+        edits[name] = edit
+
+    def load(name: str) -> str:
+        try:
+            small_server.load(name, timeout_s=60)
+        except ServerError as error:
+            return str(error)
+        return "loaded"
+
+    with ThreadPoolExecutor(LOADS_AT_ONCE) as pool:
+        said = dict(zip(edits, pool.map(load, edits), strict=True))
+    assert len(said) > 60
+    wrong = {
+        name: text
+        for name, text in said.items()
+        if text == "loaded"
+        or (edits[name].passes and not all(word in text for word in edits[name].words))
+    }
+    assert not wrong

@@ -11,6 +11,7 @@ from typing import Any
 from triton_diffusers import families
 from triton_diffusers.config.options import DTYPES, ServeConfig, named
 from triton_diffusers.errors import ConfigError, unknown
+from triton_diffusers.pipelines.classes import constructor_components
 from triton_diffusers.pipelines.model_files import find_path
 
 OPTION = "diffusers_load_kwargs"
@@ -119,15 +120,34 @@ def components_of(cls: Any) -> tuple[str, ...]:
 
 
 def _check_given(given: dict[str, Any], accepted: frozenset[str], cls: Any) -> None:
+    components = _components(cls)
     required = set(components_of(cls)) - set(cls._optional_components)
     for name, value in given.items():
         if name not in accepted:
             raise ConfigError(f"{OPTION}: " + unknown("argument", name, cls.__name__, accepted))
+        if value is not None and name in components:
+            raise ConfigError(
+                f"{OPTION}: '{name}' is a component of {cls.__name__}, which text and numbers cannot "
+                f"stand for: components come from the model's own folder. Remove it; for another "
+                f"{name}, save the whole pipeline with it (save_pretrained) and name that folder as "
+                "the model"
+            )
         if value is None and name in required:
             raise ConfigError(
                 f"{OPTION}: {cls.__name__} cannot do without its component '{name}'; remove the "
                 "null"
             )
+
+
+def _components(cls: Any) -> frozenset[str]:
+    """Return the names of components, optional ones included; numbers and texts are none."""
+    told = constructor_components(cls)
+    settings = {
+        p.name
+        for p in inspect.signature(cls).parameters.values()
+        if p.annotation is not p.empty and p.name not in told
+    }
+    return frozenset({*components_of(cls), *cls._optional_components} - settings)
 
 
 def _of_family(config: ServeConfig, cls: Any, accepted: frozenset[str]) -> dict[str, Any]:

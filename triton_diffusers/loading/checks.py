@@ -200,7 +200,14 @@ def _check_components(plan: LoadPlan) -> list[str]:
 
 def _check_variant(plan: LoadPlan) -> list[str]:
     config, model = plan.config, plan.source
-    if config.variant is None or not isinstance(model, Path) or plan.single_file:
+    if not isinstance(model, Path) or plan.single_file:
+        return []
+    if config.variant is None:
+        if needed := sorted(weight_files.only_variants(model, plan.components)):
+            raise ConfigError(
+                f"model '{config.model}' has weights of variant {' or '.join(needed)} only: set "
+                f"variant to {' or '.join(needed)}"
+            )
         return []
     there = weight_files.variants(model)
     if config.variant in there:

@@ -11,6 +11,7 @@ from typing import Any
 
 from triton_diffusers.calls.defaults import refuse_reserved
 from triton_diffusers.config.options import ServeConfig
+from triton_diffusers.config.triton_fields import check_loaded
 from triton_diffusers.contract import is_decoupled
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.load import load_planned
@@ -34,9 +35,10 @@ def check_entry(model_config: Mapping[str, Any], plan: LoadPlan) -> list[str]:
         ("input", entry_inputs(signature, decoupled)),
         ("output", entry_outputs(signature, decoupled)),
     ):
-        wanted = {t.name: (t.data_type, t.dims) for t in expected}
+        is_input = block == "input"
+        wanted = {t.name: (t.data_type, t.dims, is_input and t.optional) for t in expected}
         found = {
-            t["name"]: (t["data_type"], tuple(int(d) for d in t["dims"]))
+            t["name"]: (t["data_type"], tuple(map(int, t["dims"])), bool(t.get("optional", False)))
             for t in model_config.get(block, [])
         }
         if wanted != found:
@@ -67,8 +69,8 @@ def _difference(block: str, wanted: Mapping[str, Any], found: Mapping[str, Any])
     return f"{block} {' and '.join(parts)}"
 
 
-def _declared(tensor: tuple[str, tuple[int, ...]]) -> str:
-    return f"{tensor[0]} {list(tensor[1])}"
+def _declared(tensor: tuple[str, tuple[int, ...], bool]) -> str:
+    return f"{tensor[0]} {list(tensor[1])}{' optional' if tensor[2] else ''}"
 
 
 def load_entry(
@@ -80,6 +82,7 @@ def load_entry(
     ConfigError, in one line.
     """
     model_config = json.loads(args["model_config"])
+    check_loaded(model_config, Path(args["model_repository"]) / "config.pbtxt")
     given = model_config.get("parameters", {})
     config = ServeConfig.from_parameters({k: v.get("string_value", "") for k, v in given.items()})
     refuse_reserved(config)

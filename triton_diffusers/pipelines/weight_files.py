@@ -6,6 +6,7 @@ import math
 import re
 import struct
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +70,18 @@ def variants(folder: Path) -> set[str]:
     """Return the variants, such as fp16, of which a model's folder has weights."""
     found = (_part(f, "variant") for f in folder.glob("*/*") if WEIGHT_FILE.fullmatch(f.name))
     return {variant for variant in found if variant}
+
+
+def only_variants(folder: Path, components: Collection[str]) -> set[str]:
+    """Return the variants without one of which some of a model's components have no weights."""
+    needed: set[str] = set()
+    for component in components:
+        files = [f for f in (folder / component).glob("*") if WEIGHT_FILE.fullmatch(f.name)]
+        found = {_part(f, "variant") for f in files if _part(f, "stem") in STEMS}
+        if found and None not in found:
+            named = {variant for variant in found if variant}
+            needed = needed & named or named
+    return needed
 
 
 def _count_parameters(file: Path) -> Counter[str]:

@@ -106,6 +106,17 @@ def test_call_kwargs_that_the_pipeline_does_not_take_are_warned_of(run, model):
         (["--diffusers-load-kwargs", '{"torch_dtyp": "float16"}'], "Did you mean 'torch_dtype'?"),
         (["--diffusers-load-kwargs", '{"torch_dtype": "float61"}'], "'float61' is not one of auto"),
         (["--diffusers-load-kwargs", '{"unet": null}'], "cannot do without its component 'unet'"),
+        (["--diffusers-load-kwargs", '{"vae": "/models/vae"}'], "'vae' is a component of"),
+        (["--diffusers-load-kwargs", '{"unet": ["diffusers", "x"]}'], "'unet' is a component of"),
+        (["--diffusers-load-kwargs", '{"image_encoder": "a/b"}'], "'image_encoder' is a component"),
+        (["--diffusers-load-kwargs", '{"safety_checker": false}'], "'safety_checker' is a compon"),
+        (
+            [
+                *("--pipeline-class", "StableDiffusionControlNetPipeline"),
+                *("--diffusers-load-kwargs", '{"controlnet": "/models/canny"}'),
+            ],
+            "'controlnet' is a component of StableDiffusionControlNetPipeline, which text",
+        ),
         (["--name", ""], "'' cannot be a model's name"),
         (["--name", "a/b"], "'a/b' cannot be a model's name"),
         (["--device", "cpu", "--gpus", "0"], "give one of them"),
@@ -116,6 +127,35 @@ def test_refused_and_nothing_left(run, model, tmp_path, words, message):
     assert code == 1
     assert message in err
     assert not (tmp_path / "repo").exists()
+
+
+def test_settings_of_the_pipeline_are_no_components(run, model):
+    kwargs = '{"requires_safety_checker": false, "safety_checker": null}'
+    assert run("add-model", model, "--diffusers-load-kwargs", kwargs)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted"),
+    [
+        ({"unet": ["fp16"]}, "fp16"),
+        ({"unet": ["fp16", "bf16"], "vae": ["fp16"]}, "fp16"),
+        ({"unet": ["bf16", "fp16"]}, "bf16 or fp16"),
+        ({"unet": ["fp16"], "text_encoder": [""]}, "fp16"),
+        ({"unet": ["fp16", ""]}, None),
+        ({"unet": [""]}, None),
+    ],
+)
+def test_a_folder_of_one_variant_asks_for_it(run, model, there, wanted):
+    for component, variants in there.items():
+        (model / component).mkdir()
+        for variant in variants:
+            name = f"diffusion_pytorch_model{'.' if variant else ''}{variant}.safetensors"
+            write_safetensors(model / component / name, a=("F16", [8]))
+    code, _, err = run("add-model", model)
+    assert code == (1 if wanted else 0)
+    if wanted:
+        assert f"set variant to {wanted}\n" in err
+        assert run("add-model", model, "--variant", "fp16")[0] == 0
 
 
 def test_force_names_the_options_that_it_drops(run, model):
