@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from builder.entries import repository
-from triton_diffusers.config.unsupported import refusal
-from triton_diffusers.errors import near_miss
+from triton_diffusers.config.unsupported import (
+    LOAD_FORMAT,
+    LOAD_FORMATS,
+    OF_SERVERS,
+    RENAMED,
+    refusal,
+)
+from triton_diffusers.errors import near_miss, unknown
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,6 +78,25 @@ def dashed(word: str) -> str:
     return name.replace("_", "-") + equals + value
 
 
+def as_ours(argv: Sequence[str], parser: Parser) -> list[str]:
+    """Return the flags of add-model with those of vLLM-Omni under the names that they have here."""
+    result = []
+    words = iter(argv)
+    for word in words:
+        name, equals, value = dashed(word).partition("=")
+        theirs = name.lstrip("-").replace("-", "_") if word.startswith("-") else ""
+        if theirs == LOAD_FORMAT:
+            given = value if equals else next(words, "")
+            told = LOAD_FORMATS.get(given, unknown("load format", given, name, LOAD_FORMATS))
+            if told:
+                parser.error(f"{name} {given}: {told}")
+        elif theirs in RENAMED:
+            result.append(f"--{RENAMED[theirs].replace('_', '-')}{equals}{value}")
+        else:
+            result.append(word)
+    return result
+
+
 def split_inputs(argv: list[str], parser: Parser) -> tuple[list[str], list[str]]:
     """Take the `--INPUT VALUE` pairs of generate out of a command line."""
     own, inputs = [], []
@@ -118,7 +143,9 @@ def place_rest(args: argparse.Namespace, rest: list[str], parser: Parser) -> Non
     for word in rest:
         if word.startswith("-") or not hasattr(args, "names"):
             name = word.partition("=")[0]
-            if reason := refusal(name.lstrip("-")):
+            theirs = name.lstrip("-").replace("-", "_")
+            of_entry = args.module == "builder.commands.add_model" or theirs not in OF_SERVERS
+            if of_entry and (reason := refusal(theirs)):
                 parser.error(f"option {reason}")
             known = [*parser._option_string_actions]
             serves = args.module == "builder.commands.serve"

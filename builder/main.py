@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from builder import console
 from builder.arguments import (
     Parser,
+    as_ours,
     dashed,
     place_rest,
     refuse_values_of_flags,
@@ -81,6 +82,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         argv, inputs = split_inputs(argv, commands[command])
     elif command is not None:
         refuse_values_of_flags(argv, commands[command])
+    if command == "add-model":
+        argv = as_ours(argv, commands[command])
     args, rest = parser.parse_known_args([dashed(word) for word in argv])
     if command is None:
         parser.print_help()

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.console import busy
+from builder.console import busy, warn
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, near_miss
 
@@ -39,9 +39,25 @@ def model_parameter(model: str, entry: Path) -> str:
 
     folder = Path(model).expanduser()
     if not folder.is_dir() and not is_single_file(folder):
+        if "/" not in model and not folder.exists() and (found := full_name(model)):
+            warn(f"no folder '{model}' is here: it is taken to be the hub's {found}")
+            return found
         _refuse_path(model, folder)
         return model
     return _as_entry_names(folder, entry)
+
+
+def full_name(model: str) -> str | None:
+    """Return the hub id of a model that is named without its owner, where the owner is known."""
+    from triton_diffusers.pipelines.hub_names import hub_id
+    from triton_diffusers.pipelines.model_files import SINGLE_FILE
+
+    known = {name.partition("/")[2].lower(): name for name in KNOWN_MODELS}
+    if model.lower() in known:
+        return known[model.lower()]
+    path = Path(model)
+    mistyped = near_miss(model, [f.name for f in path.parent.iterdir()])
+    return None if mistyped or path.suffix in SINGLE_FILE else hub_id(model)
 
 
 def with_paths(value: Any, entry: Path, keys: Collection[str] = ()) -> Any:

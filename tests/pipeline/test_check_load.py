@@ -16,10 +16,10 @@ import os, signal, time
 from diffusers import StableDiffusionPipeline
 
 class Odd(StableDiffusionPipeline):
-    def to(self, *where, **options):
+    def set_progress_bar_config(self, **options):
         os.write(1, b"not an answer\\n")
         {}
-        return super().to(*where, **options)
+        return super().set_progress_bar_config(**options)
 """
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from triton_diffusers import families
-from triton_diffusers.config.options import DTYPES, ServeConfig, named
+from triton_diffusers.config.options import DTYPES, ServeConfig, named, options
 from triton_diffusers.errors import ConfigError, unknown
 from triton_diffusers.pipelines.classes import constructor_components
 from triton_diffusers.pipelines.model_files import find_path
 
 OPTION = "diffusers_load_kwargs"
 QUANTIZATION = "quantization_config"
+OPTIONS = frozenset(option.name for option in options())
 
 
 def load_kwargs(
@@ -123,6 +124,11 @@ def _check_given(given: dict[str, Any], accepted: frozenset[str], cls: Any) -> N
     components = _components(cls)
     required = set(components_of(cls)) - set(cls._optional_components)
     for name, value in given.items():
+        if name not in accepted and name in OPTIONS:
+            raise ConfigError(
+                f"{OPTION}: '{name}' is no argument of {cls.__name__} but an option of the entry: "
+                f"set parameter '{name}' (builder add-model --{name.replace('_', '-')})"
+            )
         if name not in accepted:
             raise ConfigError(f"{OPTION}: " + unknown("argument", name, cls.__name__, accepted))
         if value is not None and name in components:

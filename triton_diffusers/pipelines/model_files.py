@@ -8,8 +8,10 @@ from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
+from triton_diffusers.pipelines.hub_names import hub_id
 
 INDEX = "model_index.json"
+EXAMPLE_ID = "Qwen/Qwen-Image"
 SINGLE_FILE = (".safetensors", ".sft", ".ckpt", ".pt", ".pth", ".bin")
 """How the names of checkpoints end that from_single_file() reads."""
 
@@ -30,9 +32,10 @@ def find_model(config: ServeConfig, entry: Path) -> Path | str:
             f"a {INDEX}, or a file that ends in {', '.join(SINGLE_FILE)}"
         )
     if is_path(config.model):
+        meant = hub_id(config.model)
         raise ConfigError(
             f"model '{config.model}': no such folder ({entry / config.model}); set parameter "
-            f"'model' to a folder with a {INDEX}, or to a hub id such as Qwen/Qwen-Image"
+            f"'model' to a folder with a {INDEX}, or to a hub id such as {meant or EXAMPLE_ID}"
         )
     return config.model
 

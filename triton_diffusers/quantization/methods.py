@@ -166,13 +166,12 @@ def read_method(given: Any) -> Method:
         return _read_object(given)
     if not isinstance(given, str):
         raise ConfigError(f'{given!r} is no method; write int8, or {{"method": "int8"}}')
-    if reason := REFUSED.get(given.lower()):
+    name = given.strip().lower().replace("-", "_")
+    if reason := REFUSED.get(name):
         raise ConfigError(f"method '{given}' is not served: {reason}")
-    if given not in METHODS and given.lower() in METHODS:
-        raise ConfigError(f"method '{given}': write it in lower case, '{given.lower()}'")
-    if given not in METHODS:
+    if name not in METHODS:
         raise ConfigError(unknown("method", given, "triton-diffusers", METHODS))
-    return METHODS[given]
+    return METHODS[name]
 
 
 def _read_object(given: Mapping[str, Any]) -> Method:

@@ -96,7 +96,8 @@ def _from_mapping(given: Mapping[str, Any]) -> NativeForm:
                 f"such as {EXAMPLE}"
             )
         left_out(component, config)
-    return NativeForm(dict(mapping), "named")
+    configs = {n: {**c, "quant_method": _known(c["quant_method"])} for n, c in mapping.items()}
+    return NativeForm(configs, "named")
 
 
 def _from_backend(given: Mapping[str, Any], components: Mapping[str, str]) -> NativeForm:
@@ -113,9 +114,14 @@ def _from_backend(given: Mapping[str, Any], components: Mapping[str, str]) -> Na
     if names is not None and not (isinstance(names, list) and names):
         raise ConfigError("components_to_quantize must be a list of component names")
     chosen = list(components) if names is None else [str(name) for name in names]
-    configs = {name: {**kwargs, "quant_method": backend} for name in chosen}
+    configs = {name: {**kwargs, "quant_method": _known(backend)} for name in chosen}
     left_out(", ".join(chosen), kwargs)
     return NativeForm(configs, "any" if names is None else "named")
+
+
+def _known(method: str) -> str:
+    """Return a method's name as diffusers spells it, where it is written in capitals."""
+    return method.lower() if method.lower() in (*PACKAGES, *PREQUANTIZED) else method
 
 
 def left_out(component: str, given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,8 +9,10 @@ import sys
 import pytest
 
 from builder import main as builder
-from triton_diffusers.config.options import GROUPS, options, traits
+from triton_diffusers.config.options import GROUPS, ServeConfig, options, traits
 from triton_diffusers.config.text import option_type, option_types, read_option
+from triton_diffusers.config.unsupported import LOAD_FORMAT, RENAMED, UNSUPPORTED
+from triton_diffusers.errors import ConfigError
 
 COMMANDS = ("add-model", "inspect", "check", "list", "remove", "serve", "probe", "generate")
 WRITTEN_BY_US = {"model", "diffusers_version"}
@@ -137,6 +139,15 @@ def test_help_of_add_model_lists_every_option(capsys):
             "'tensor_parallel_size' is not supported",
         ),
         (["add-model", "m", "--tensor-parallel-size=2"], "one process, on one device; for more"),
+        (["add-model", "m", "--usp", "2"], "'usp' is not supported: one instance runs in one"),
+        (["add-model", "m", "--ring=2"], "'ring' is not supported: one instance runs in one"),
+        (["add-model", "m", "-tp", "2"], "'tp' is not supported"),
+        (["add-model", "m", "--enable-sleep-mode"], "a model that is not needed is unloaded"),
+        (["add-model", "m", "--diffusion-load-format", "dummy"], "serves real weights"),
+        (["add-model", "m", "--diffusion-load-format=gguf"], "'gguf' is not known"),
+        (["add-model", "m", "--torch-dtype", "half"], "Did you mean 'float16'?"),
+        (["serve", "m", "--usp", "2"], "'usp' is not supported"),
+        (["serve", "m", "--port", "1"], "Did you mean '--http-port'?"),
         (["add-model", "m", "--max-queue", "0"], "below 1"),
         (["add-model", "m", "--boundary-ratio", "9"], "above 1"),
         (["add-model", "m", "--device", "gpu"], "'gpu' is not cpu, cuda, cuda:N"),
@@ -157,6 +168,35 @@ def test_help_of_add_model_lists_every_option(capsys):
 )
 def test_wrong_usage_is_one_line_and_2(words, message, capsys):
     assert message in usage_error(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "value"),
+    [
+        (["--torch-dtype", "bfloat16"], "dtype", "bfloat16"),
+        (["--torch_dtype=float16"], "dtype", "float16"),
+        (["--quantization", "FP8"], "quantization_config", "FP8"),
+        (["-q", "fp8"], "quantization_config", "fp8"),
+        (["--diffusion-attention-backend", "FLASH_ATTN"], "attention_backend", "FLASH_ATTN"),
+        (["--model-class-name", "WanPipeline"], "pipeline_class", "WanPipeline"),
+        (["--lora-path", "a/b"], "lora", "a/b"),
+        (["--max-generated-image-size", "4096"], "max_pixels", 4096),
+        (["--diffusion-load-format", "diffusers", "--flow-shift", "3"], "flow_shift", 3.0),
+    ],
+)
+def test_flags_of_vllm_omni_mean_ours(words, option, value):
+    assert getattr(builder.parse(["add-model", "m", *words]), option) == value
+
+
+@pytest.mark.parametrize("name", [*UNSUPPORTED, *RENAMED, LOAD_FORMAT])
+def test_names_of_vllm_omni_are_refused_by_name(name, capsys):
+    assert name not in {option.name for option in options()}
+    assert set(RENAMED.values()) < {option.name for option in options()}
+    with pytest.raises(ConfigError, match=f"'{name}' is "):
+        ServeConfig.from_parameters({"model": "m", name: "1"})
+    if name in UNSUPPORTED:
+        text = usage_error(capsys, "add-model", "m", f"--{name.replace('_', '-')}", "2")
+        assert f"'{name}' is not supported: {UNSUPPORTED[name]} (see" in text
 
 
 def test_underscores_and_gpus_are_understood():

@@ -39,6 +39,38 @@ def test_a_hub_id_stays_as_it_is(tmp_path):
     assert models.model_parameter("Qwen/Qwen-Image", tmp_path) == "Qwen/Qwen-Image"
 
 
+@pytest.mark.parametrize(
+    ("bare", "found"),
+    [
+        ("Wan2.2-T2V-A14B-Diffusers", "Wan-AI/Wan2.2-T2V-A14B-Diffusers"),
+        ("wan2.2-t2v-a14b-diffusers", "Wan-AI/Wan2.2-T2V-A14B-Diffusers"),
+        ("Qwen-Image", "Qwen/Qwen-Image"),
+        ("stable-diffusion-v1-5", "stable-diffusion-v1-5/stable-diffusion-v1-5"),
+        ("Wan2.1-T2V-1.3B-Diffusers", "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"),
+        ("Qwen-Image-Edit-2511", "Qwen/Qwen-Image-Edit-2511"),
+        ("FLUX.1-schnell", "black-forest-labs/FLUX.1-schnell"),
+        ("stable-diffusion-xl-base-1.0", "stabilityai/stable-diffusion-xl-base-1.0"),
+        ("LTX-Video", "Lightricks/LTX-Video"),
+    ],
+)
+def test_a_model_without_its_owner_is_found(bare, found, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert models.model_parameter(bare, tmp_path / "repo" / "a") == found
+    assert f"the hub's {found}" in capsys.readouterr().err
+    (tmp_path / bare).mkdir()
+    assert models.model_parameter(bare, tmp_path / "repo" / "a") == str(tmp_path / bare)
+
+
+@pytest.mark.parametrize("text", ["flux.1-dev.safetensors", "my-model", "Qwen-Image-Tuned"])
+def test_what_looks_like_a_file_or_a_folder_here_is_not_sought_elsewhere(
+    text, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Qwen-Image-Tune").mkdir()
+    with pytest.raises(ConfigError, match="does not exist"):
+        models.model_parameter(text, tmp_path / "repo" / "a")
+
+
 def test_a_folder_is_absolute(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert models.model_parameter("Some Model", tmp_path / "repo" / "a") == str(model)

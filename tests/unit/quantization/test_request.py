@@ -13,7 +13,14 @@ from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.plan import present
 from triton_diffusers.pipelines import denoisers
-from triton_diffusers.quantization.methods import DENOISERS, METHODS, REFUSED, Method
+from triton_diffusers.quantization.methods import (
+    DENOISERS,
+    METHODS,
+    REFUSED,
+    Method,
+    read_method,
+)
+from triton_diffusers.quantization.native import read_native
 from triton_diffusers.quantization.plan import check_quantization
 
 FLUX = {"transformer": "FluxTransformer2DModel", "vae": "AutoencoderKL", "scheduler": "Scheduler"}
@@ -90,7 +97,6 @@ def test_methods_of_others_are_refused_with_the_way_out(name: str) -> None:
     ("given", "words"),
     [
         ("int9", ("int9", "Did you mean 'int8'?", "Accepted: fp8,")),
-        ("INT8", ("lower case", "'int8'")),
         ("fp8_weightonly", ("Did you mean 'fp8_weight_only'?",)),
         ("", ("Accepted: fp8,",)),
         ({}, ("method is missing", "int8")),
@@ -112,6 +118,15 @@ def test_wrong_short_forms_are_refused(given: Any, words: tuple[str, ...]) -> No
     assert text.startswith("parameter 'quantization_config': ")
     for word in words:
         assert word in text
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_names_ignore_case(name: str) -> None:
+    for given in (name, name.upper(), name.title(), name.replace("_", "-")):
+        assert read_method(given) is read_method({"method": given}) is METHODS[name]
+    mapping = {"transformer": {"quant_method": "TorchAO", "quant_type": "Int8WeightOnlyConfig"}}
+    form = read_native({"quant_mapping": mapping}, {"transformer": "T"}, "FluxPipeline")
+    assert form.configs["transformer"]["quant_method"] == "torchao"
 
 
 def test_keys_that_ask_for_nothing_are_accepted() -> None:
