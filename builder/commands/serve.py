@@ -15,12 +15,14 @@ from builder.arguments import Parser, add_repository, port, seconds
 from builder.console import busy, fail, say, warn
 from builder.entries import repository
 from builder.tritonserver import installation
+from builder.tritonserver.bare import bare_command, free_ports
 from builder.tritonserver.installation import ServerError
 from builder.tritonserver.options import read_or_write_key, refuse_owned
 from builder.tritonserver.ports import Ports, choose_ports, is_loopback
 from builder.tritonserver.revive import load, revive
 from builder.tritonserver.server import Server, start_server
 from builder.tritonserver.watch import Watch
+from triton_diffusers.config import admin_key
 from triton_diffusers.errors import ConfigError
 
 POLL_S = 1.0
@@ -82,6 +84,11 @@ def add_to(parser: Parser) -> None:
         metavar="FILE",
         help="key of administrative calls (load, unload): read, or written where it is missing",
     )
+    parser.add_argument(
+        "--print-command",
+        action="store_true",
+        help="print the line that starts tritonserver without builder serve, and start nothing",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="show the server's own log")
     parser.usage = "builder serve [NAME ...] [options] [-- TRITON OPTIONS]"
 
@@ -90,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns 1 when nothing could be served."""
     names = _choose_entries(Path(args.repository), args.names)
     refuse_owned(args.triton_options)
+    if args.print_command:
+        return _print_command(args, names)
     warning = installation.shared_memory_warning()
     if warning:
         warn(warning)
@@ -118,6 +127,26 @@ def run(args: argparse.Namespace) -> int:
         except ServerError:
             _show_tail(log)
             raise
+
+
+def _print_command(args: argparse.Namespace, names: list[str]) -> int:
+    file = args.admin_key_file
+    key = admin_key.new_key() if file is None else read_or_write_key(file)
+    line = bare_command(
+        Path(args.repository),
+        names,
+        host=args.host,
+        ports=free_ports(args.host, Ports(args.http_port, args.grpc_port, args.metrics_port)),
+        exit_timeout_s=args.exit_timeout,
+        extra=args.triton_options,
+        key=key,
+    )
+    warn(
+        "the line holds the key of administrative calls, which others on this machine can read "
+        "while it runs; it watches no models (docs/operations.md)"
+    )
+    say(line)
+    return 0
 
 
 def _serve_until_told(server: Server, names: list[str]) -> int:

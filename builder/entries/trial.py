@@ -26,6 +26,8 @@ from triton_diffusers.errors import ConfigError
 LOG, WARNING, LOADED, REFUSED = "log", "warning", "loaded", "refused"
 START = "from builder.entries.trial import main; main()"
 LAST_LINES = 3
+SILENCE_S = 10.0
+"""After so long without a line of progress a line says that it is still at it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def try_load(folder: Path, timeout_s: float, tell: Callable[[str], None]) -> Tri
     """
     warnings: list[str] = []
     process = _start(folder)
-    deadline = time.monotonic() + timeout_s
+    started = time.monotonic()
     try:
         lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
@@ -51,7 +53,14 @@ def try_load(folder: Path, timeout_s: float, tell: Callable[[str], None]) -> Tri
         reader = threading.Thread(target=_keep_last, args=(process.stderr, errors), daemon=True)
         reader.start()
         while True:
-            line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            left = started + timeout_s - time.monotonic()
+            try:
+                line = lines.get(timeout=min(max(0.0, left), SILENCE_S))
+            except queue.Empty:
+                if left <= SILENCE_S:
+                    raise
+                tell(f"{time.monotonic() - started:.0f} of at most {timeout_s:.0f} s")
+                continue
             if line is None:
                 reader.join(1.0)
                 raise ConfigError(_why_ended(process, errors))

@@ -62,13 +62,16 @@ def find() -> Binary:
 
 
 def command(binary: Binary, layout: Path) -> list[str]:
-    """Return the start of the command line; `layout` is an empty folder for the backend's links."""
+    """Return the start of the command line; `layout` is a folder for the backend's links."""
     if binary.package is None:
         return [str(binary.path)]
     backend = layout / "python"
-    backend.mkdir()
+    backend.mkdir(exist_ok=True)
     for source in (*(binary.package / "backends" / "python").glob("*.*"), _stub(binary.package)):
-        (backend / source.name).symlink_to(source)
+        link = backend / source.name
+        if not link.is_symlink() or link.readlink() != source:
+            link.unlink(missing_ok=True)
+            link.symlink_to(source)
     return [str(binary.path), f"--backend-directory={layout}"]
 
 

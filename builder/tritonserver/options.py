@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.tritonserver.installation import ServerError
+from builder.tritonserver.ports import Ports
 from triton_diffusers.config import admin_key
 from triton_diffusers.contract import ADMIN_HEADER
 
@@ -30,6 +31,23 @@ OWNED_OPTIONS = {
     "backend-directory": "a tritonserver on PATH: it brings its own backends",
 }
 """Triton options that `start_server` sets itself, and what to use instead."""
+
+
+def triton_options(
+    repository: Path, host: str, ports: Ports, exit_timeout_s: int, key: str
+) -> list[str]:
+    """Return the options with which a server serves entries, but for the entries to load."""
+    return [
+        f"--model-repository={repository}",
+        "--model-control-mode=explicit",
+        "--disable-auto-complete-config",
+        *(f"--{kind}-address={host}" for kind in ("http", "grpc", "metrics")),
+        f"--http-port={ports.http}",
+        f"--grpc-port={ports.grpc}",
+        f"--metrics-port={ports.metrics}",
+        f"--exit-timeout-secs={exit_timeout_s}",
+        *restricted(key),
+    ]
 
 
 def restricted(key: str) -> list[str]:

@@ -26,7 +26,7 @@ from typing import Any
 from builder.tritonserver import installation, stopping, stubs
 from builder.tritonserver.installation import ServerError
 from builder.tritonserver.model_config import instances
-from builder.tritonserver.options import hide_key, refuse_owned, restricted
+from builder.tritonserver.options import hide_key, refuse_owned, triton_options
 from builder.tritonserver.ports import Ports, choose_ports
 from triton_diffusers.config import admin_key
 from triton_diffusers.contract import ADMIN_HEADER
@@ -258,16 +258,10 @@ def start_server(
     layout = Path(tempfile.mkdtemp(prefix="triton-diffusers-"))
     command = [
         *installation.command(binary, layout),
-        f"--model-repository={_without_spaces(repository.resolve(), layout)}",
-        "--model-control-mode=explicit",
-        "--disable-auto-complete-config",
-        *(f"--{kind}-address={host}" for kind in ("http", "grpc", "metrics")),
-        f"--http-port={ports.http}",
-        f"--grpc-port={ports.grpc}",
-        f"--metrics-port={ports.metrics}",
-        # ours comes first: at its own one Triton may crash
-        f"--exit-timeout-secs={exit_timeout_s + 60}",
-        *restricted(key),
+        # our exit timeout comes first: at its own one Triton may crash
+        *triton_options(
+            _without_spaces(repository.resolve(), layout), host, ports, exit_timeout_s + 60, key
+        ),
         *extra,
     ]
     env = installation.environment(binary)
