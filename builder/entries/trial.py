@@ -155,7 +155,7 @@ def _arguments(folder: Path) -> dict[str, str]:
 
     message = parse_config(repository.read_config_text(folder))
     config: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
-    group = next(iter(config.get("instance_group", [])), {})
+    group: dict[str, Any] = next(iter(config.get("instance_group", [])), {})
     kind = group.get("kind", "KIND_AUTO").removeprefix("KIND_")
     if kind == "AUTO":
         kind = "GPU" if torch.accelerator.is_available() else "CPU"

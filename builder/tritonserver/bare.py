@@ -57,9 +57,7 @@ def cache_folder() -> Path:
 def free_ports(host: str, wanted: Ports) -> Ports:
     """Return the ports with every 0 replaced; one that is busy now may be free when it is used."""
     free = choose_ports(host, Ports(0, 0, 0))
-    return Ports(
-        wanted.http or free.http, wanted.grpc or free.grpc, wanted.metrics or free.metrics
-    )
+    return Ports(wanted.http or free.http, wanted.grpc or free.grpc, wanted.metrics or free.metrics)
 
 
 def _absolute(paths: str) -> str:

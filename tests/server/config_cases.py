@@ -147,7 +147,6 @@ CASES = (
         "load-kwarg-component",
         _set(LOAD, '{"scheduler": "ddim"}'),
         (LOAD, "'scheduler' is a component", "save_pretrained"),
-
     ),
     ConfigCase("variant-missing", _set("variant", "fp16"), ("variant", "fp16")),
     ConfigCase(

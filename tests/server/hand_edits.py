@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hand edits of config.pbtxt that cannot work: each is refused by `builder check` and by the load."""
+"""Hand edits of config.pbtxt that cannot work: `builder check` and the load refuse each."""
 
 from __future__ import annotations
 

@@ -16,6 +16,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from triton_diffusers.attention.backends import BACKENDS
+from triton_diffusers.config.options import options
+
 ROOT = Path(__file__).parent.parent.parent
 DOCKERFILE = ROOT / "Dockerfile.triton"
 EXTRAS = frozenset({"server", "dev", "bench", "families", "quantization"})
@@ -122,7 +125,7 @@ def test_clients_and_gateways_need_no_torch(package: str, extras: tuple[str, ...
 
 def test_nothing_is_pinned_for_nothing():
     """A pin that no extra leads to is a leftover."""
-    only_elsewhere = {"torchvision"}
+    only_elsewhere = {"torchvision", "kernels", "kernels-data", "tomlkit"}
     assert not sorted(set(pins()) - set(installed_with_the_project()) - only_elsewhere)
 
 
@@ -216,11 +219,61 @@ def test_the_dockerfile_checks_the_model_and_drops_root():
 def test_the_dockerfile_installs_the_pinned_set():
     constrained = [line for line in pip_lines() if "--constraint" in line]
     assert [line[-1] for line in constrained] == [
-        ".[families,gateway,postgres,quantization,runtime,vision]"
+        ".[attention,families,gateway,lora,postgres,quantization,runtime,vision]"
     ]
     assert all(line[line.index("--constraint") + 1] == "constraints.txt" for line in constrained)
     others = [line for line in pip_lines() if line not in constrained]
     assert all("--no-deps" in line or re.search(r"==[\d.]+$", line[-1]) for line in others)
+
+
+def test_the_image_has_what_options_need():
+    """Packages that the docs name for an option, and the compiler that they name."""
+    extras = re.search(r"\[(.*)\]", pip_lines()[1][-1])[1].split(",")
+    project = (ROOT / "pyproject.toml").read_text()
+    parts = [re.search(rf"^{e} = \[(.*?)\]$", project, re.M | re.S)[1] for e in extras]
+    there = {Requirement(text).name for part in parts for text in re.findall('"(.*?)"', part)}
+    needs = " ".join(option.metadata["needs"] for option in options())
+    assert there >= {"peft", "torchao", "kernels", *re.findall(r"the package (\w+)", needs)}
+    assert {b.package for b in BACKENDS.values() if b.name.endswith("_hub")} <= there
+    assert "C++ compiler and Python's headers" in needs
+    assert "g++ python3-dev" in dockerfile()
+
+
+def test_the_client_needs_no_more_of_tritonclient_than_all_brings():
+    """`pip install tritonclient[all]` is what NVIDIA tells clients to do; ours asks for less."""
+    texts = [(ROOT / "docs" / "requests.md").read_text(), (ROOT / "README.md").read_text()]
+    texts += [path.read_text() for path in (ROOT / "triton_diffusers" / "client").rglob("*.py")]
+    used = {
+        n
+        for text in texts
+        for n in re.findall(r"^ *(?:import|from) tritonclient\.(\w+)", text, re.M)
+    }
+    brought = {extra: set[str]() for extra in ("all", "grpc", "http")}
+    for text in metadata.requires("tritonclient") or ():
+        requirement = Requirement(text)
+        for extra, names in brought.items():
+            if requirement.marker and requirement.marker.evaluate({"extra": extra}):
+                names.add(requirement.name)
+    assert used == {"grpc", "http", "utils"}
+    assert brought["grpc"] | brought["http"] <= brought["all"]
+    assert '"tritonclient[grpc,http]>=' in (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.timeout(1200)
+def test_the_client_resolves_beside_all_of_tritonclient(tmp_path):
+    """In a clean environment, with the pinned set and without torch."""
+    sources = copy_sources(tmp_path / "sources")
+    assert run(sys.executable, "-m", "venv", tmp_path / "venv").returncode == 0
+    words = ("-m", "pip", "install", "--dry-run", "--constraint", "constraints.txt")
+    python = tmp_path / "venv" / "bin" / "python"
+    done = run(python, *words, ".", "tritonclient[all]", cwd=sources)
+    if done.returncode and "CI" not in os.environ and "connection" in done.stderr.lower():
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    would = re.search(r"Would install (.*)", done.stdout)[1]
+    for name in ("tritonclient-", "cuda-python-", "perf-analyzer-", "grpcio-", "geventhttpclient-"):
+        assert name in would.replace("_", "-")
+    assert "torch-" not in would
 
 
 @pytest.mark.timeout(1200)

@@ -35,7 +35,7 @@ from triton_diffusers.contract import (
 from triton_diffusers.errors import RequestError, unknown
 from triton_diffusers.media.pixels import Array
 from triton_diffusers.pipelines.loaded import LoadedPipeline
-from triton_diffusers.pipelines.signature import Parameter, Signature
+from triton_diffusers.pipelines.signature import Parameter, Signature, is_of_adapter
 
 
 @dataclass
@@ -112,7 +112,8 @@ _LOAD_TIME = frozenset(option.name for option in options())
 
 def _sendable(signature: Signature) -> list[str]:
     """Return the names that a request may carry, tensors left out and files included."""
-    sent = [p for p in signature.parameters.values() if p.kind is not Kind.TENSOR]
+    parameters = signature.parameters.values()
+    sent = [p for p in parameters if p.kind is not Kind.TENSOR and not is_of_adapter(p)]
     files = [p.name + BYTES_SUFFIX for p in sent if p.kind in MEDIA]
     return [p.name for p in sent] + files
 

@@ -31,7 +31,7 @@ ALLOWED: dict[str, Any] = {
 }
 """Field -> the fields inside of it; None for one that holds a plain value."""
 
-NO_BATCH = "requests of an entry are no batches, and its tensors go to the pipeline as they are sent"
+NO_BATCH = "requests are no batches, and tensors go to the pipeline as they are sent"
 PLACED = "where the pipeline runs is said by kind, gpus and the parameter 'device'"
 CODE = "an entry runs 1/model.py on the Python backend and nothing else"
 REASONS = {
@@ -265,7 +265,7 @@ def _wrong_parameters(parameters: list[Mapping[str, Any]]) -> Iterator[str]:
         if not key:
             yield "parameters: one has no key: name the option that it sets, or remove it"
         elif "string_value" not in parameter.get("value", {}):
-            yield f"parameter '{key}' has no value: add value {{ string_value: TEXT }}, or remove it"
+            yield f"parameter '{key}' has no value: add {{ string_value: TEXT }}, or remove it"
     yield from _twice("parameter", [p.get("key") for p in parameters])
 
 

@@ -17,8 +17,8 @@ WHOLE_PIPELINE = (
 )
 
 SLEEP = (
-    "a model that is not needed is unloaded, and loaded again when it is: the load calls of Triton, "
-    "docs/operations.md"
+    "a model that is not needed is unloaded, and loaded again when it is: by Triton's load calls "
+    "(docs/operations.md)"
 )
 READING = "weights are read as diffusers reads them, shards in parallel; remove it"
 TRITON = "Triton serves the entry: ports, host and log are options of builder serve; remove it"

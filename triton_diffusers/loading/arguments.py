@@ -133,10 +133,10 @@ def _check_given(given: dict[str, Any], accepted: frozenset[str], cls: Any) -> N
             raise ConfigError(f"{OPTION}: " + unknown("argument", name, cls.__name__, accepted))
         if value is not None and name in components:
             raise ConfigError(
-                f"{OPTION}: '{name}' is a component of {cls.__name__}, which text and numbers cannot "
-                f"stand for: components come from the model's own folder. Remove it; for another "
-                f"{name}, save the whole pipeline with it (save_pretrained) and name that folder as "
-                "the model"
+                f"{OPTION}: '{name}' is a component of {cls.__name__}, which text and numbers "
+                "cannot stand for: components come from the model's own folder. Remove it; for "
+                f"another {name}, save the whole pipeline with it (save_pretrained) and name that "
+                "folder as the model"
             )
         if value is None and name in required:
             raise ConfigError(

@@ -18,7 +18,7 @@ from triton_diffusers.loading.load import load_planned
 from triton_diffusers.loading.plan import LoadPlan, plan_load
 from triton_diffusers.pipelines.classes import import_diffusers
 from triton_diffusers.pipelines.loaded import LoadedPipeline
-from triton_diffusers.pipelines.signature import entry_inputs, entry_outputs
+from triton_diffusers.pipelines.signature import adapter_inputs, entry_inputs, entry_outputs
 
 
 def check_entry(model_config: Mapping[str, Any], plan: LoadPlan) -> list[str]:
@@ -31,6 +31,7 @@ def check_entry(model_config: Mapping[str, Any], plan: LoadPlan) -> list[str]:
     problems = []
     if batch := int(model_config.get("max_batch_size", 0)):
         problems.append(f"max_batch_size is {batch}, it must be 0")
+    of_adapters = {t.name: (t.data_type, t.dims, t.optional) for t in adapter_inputs(signature)}
     for block, expected in (
         ("input", entry_inputs(signature, decoupled)),
         ("output", entry_outputs(signature, decoupled)),
@@ -41,6 +42,8 @@ def check_entry(model_config: Mapping[str, Any], plan: LoadPlan) -> list[str]:
             t["name"]: (t["data_type"], tuple(map(int, t["dims"])), bool(t.get("optional", False)))
             for t in model_config.get(block, [])
         }
+        if is_input:  # entries of earlier versions list them
+            found = {n: t for n, t in found.items() if n in wanted or t != of_adapters.get(n)}
         if wanted != found:
             problems.append(_difference(block, wanted, found))
     if not problems:

@@ -47,6 +47,7 @@ PROMPT_NAME = re.compile(r"(^|_)prompt(_\d)?$")
 IMAGE_NAME = re.compile(r"(^|_)images?$|^image_reference$")
 VIDEO_NAME = re.compile(r"(^|_)video(_|$)|^conditioning_frames$")
 AUDIO_NAME = re.compile(r"(^|_)(audio|waveforms?)$")
+ADAPTER_NAME = re.compile(r"(^|_)ip_adapter_image$")
 PATH_NAME = re.compile(r"(^|_)(file|path|fonts|dir)$")
 
 
@@ -171,16 +172,9 @@ def read_signature(cls: type) -> Signature:
 
 def entry_inputs(signature: Signature, decoupled: bool = False) -> tuple[Tensor, ...]:
     """Return the inputs of an entry, as config.pbtxt lists them."""
-    tensors = []
-    for p in signature.on_wire:
-        if p.name == SEED.name:
-            continue  # ours stands for the pipeline's own
-        data_type, dims = WIRE[p.kind]
-        has_bytes = p.kind in MEDIA
-        tensors.append(Tensor(p.name, data_type, dims, not p.required or has_bytes, _about(p)))
-        if has_bytes:
-            about = f"{p.name} as file content, base64 or data: URL"
-            tensors.append(Tensor(p.name + BYTES_SUFFIX, "TYPE_STRING", (-1,), True, about))
+    # our seed stands for the pipeline's own
+    listed = [p for p in signature.on_wire if p.name != SEED.name and not is_of_adapter(p)]
+    tensors = [tensor for p in listed for tensor in _tensors_of(p)]
     taken = {t.name for t in tensors}
     own = [*OWN_INPUTS]
     if signature.is_video:
@@ -188,6 +182,25 @@ def entry_inputs(signature: Signature, decoupled: bool = False) -> tuple[Tensor,
     if decoupled and signature.has_pictures:
         own.append(PREVIEW_EVERY)
     return (*tensors, *(t for t in own if t.name not in taken))
+
+
+def adapter_inputs(signature: Signature) -> tuple[Tensor, ...]:
+    """Return the inputs of IP adapters, which earlier entries list and no model can use."""
+    return tuple(t for p in signature.on_wire if is_of_adapter(p) for t in _tensors_of(p))
+
+
+def is_of_adapter(parameter: Parameter) -> bool:
+    """Tell whether a parameter is for an IP adapter: no option loads one, and no model has one."""
+    return parameter.kind in MEDIA and ADAPTER_NAME.search(parameter.name) is not None
+
+
+def _tensors_of(p: Parameter) -> list[Tensor]:
+    data_type, dims = WIRE[p.kind]
+    if p.kind not in MEDIA:
+        return [Tensor(p.name, data_type, dims, not p.required, _about(p))]
+    about = f"{p.name} as file content, base64 or data: URL"
+    file = Tensor(p.name + BYTES_SUFFIX, "TYPE_STRING", (-1,), True, about)
+    return [Tensor(p.name, data_type, dims, True, _about(p)), file]
 
 
 def entry_outputs(signature: Signature, decoupled: bool = False) -> tuple[Tensor, ...]:

@@ -38,7 +38,7 @@ CASES = (
         "no-ip-adapter",
         "pictures",
         FOX | {"ip_adapter_image": picture_array},
-        ("ip_adapter_image", "leave"),
+        ("ip_adapter_image", "unexpected"),
     ),
     Case("missing-image", "edits", FOX, ("image", "image_bytes", "not sent")),
     Case(

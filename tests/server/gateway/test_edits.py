@@ -274,10 +274,7 @@ def test_a_model_without_pictures_in_refuses_one(gateway: str) -> None:
 
 def test_a_picture_is_needed(tiny_gateway: str, repainted: np.ndarray) -> None:
     error = error_in(post(tiny_gateway, model="repaints", **REPAINT))
-    assert (
-        error["message"]
-        == "image: none is sent; media inputs of 'repaints': image, ip_adapter_image"
-    )
+    assert error["message"] == "image: none is sent; media inputs of 'repaints': image"
 
 
 def test_the_document_tells_of_files(tiny_gateway: str) -> None:

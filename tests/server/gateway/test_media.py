@@ -60,7 +60,7 @@ def narrow(tiny_server: TinyServer, url: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", ["edits", "generations", "variations"])
-@pytest.mark.parametrize("field", ["image", "image_bytes", "ip_adapter_image"])
+@pytest.mark.parametrize("field", ["image", "image_bytes"])
 def test_no_path_is_read(url: str, tmp_path: Path, path: str, field: str) -> None:
     """A path whose letters are base64 is taken as that, and what it holds is no picture."""
     file = tmp_path / "picture.png"

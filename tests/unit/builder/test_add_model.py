@@ -245,6 +245,20 @@ def test_check_tells_the_version_that_an_entry_was_written_for(run, model, tmp_p
     assert "--force" in out
 
 
+def test_inputs_of_ip_adapters_are_not_listed_and_those_of_earlier_entries_are_fine(
+    run, model, tmp_path
+):
+    """No option loads an adapter; what lists its inputs goes on to load."""
+    assert run("add-model", model)[0] == 0
+    assert 'name: "ip_adapter' not in config(tmp_path)
+    images = '{ name: "ip_adapter_image" data_type: TYPE_UINT8 dims: [ -1, -1, -1, -1 ]'
+    files = '{ name: "ip_adapter_image_bytes" data_type: TYPE_STRING dims: [ -1 ] optional: true },'
+    edit(tmp_path, "input [\n", f"input [\n{images} optional: true }},\n{files}\n")
+    assert run("check")[0] == 0
+    edit(tmp_path, images, images.replace("UINT8", "FP32"))
+    assert "has ip_adapter_image, which" in run("check")[1]
+
+
 def test_check_goes_on_after_a_failure(run, model, tmp_path):
     assert run("add-model", model)[0] == 0
     assert run("add-model", model, "--name", "also")[0] == 0
