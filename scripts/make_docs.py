@@ -22,7 +22,7 @@ from triton_diffusers import contract
 from triton_diffusers.attention.backends import BACKENDS, CHAINS
 from triton_diffusers.config.options import options
 from triton_diffusers.config.text import option_types
-from triton_diffusers.config.unsupported import UNSUPPORTED
+from triton_diffusers.config.unsupported import RENAMED, UNSUPPORTED
 from triton_diffusers.contract import WIRE, Kind, Tensor
 from triton_diffusers.placement.placement import PLACEMENTS
 from triton_diffusers.quantization.methods import METHODS
@@ -98,6 +98,11 @@ def unsupported() -> str:
         for why in dict.fromkeys(UNSUPPORTED.values())
     ]
     return _table(("name", "why"), rows)
+
+
+def renamed() -> str:
+    """Return the options of other servers that have another name here."""
+    return _table(("there", "here"), [(f"`{n}`", f"`{ours}`") for n, ours in RENAMED.items()])
 
 
 def quantization_methods() -> str:
@@ -232,7 +237,7 @@ def _table_of(part: Callable[[], Iterable[tuple[str, ...]]]) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part
     for part in (
-        *(parameters, quantization_methods, attention_backends, placements, unsupported),
+        *(parameters, quantization_methods, attention_backends, placements, unsupported, renamed),
         *(kinds, own_inputs, outputs, metrics, commands, modules),
     )
 } | {part.__name__: partial(_table_of, part) for part in docs_gateway.PARTS}
