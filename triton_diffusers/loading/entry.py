@@ -27,6 +27,11 @@ def check_entry(model_config: Mapping[str, Any], plan: LoadPlan) -> list[str]:
     model_config: config.pbtxt as a dictionary, as Triton passes it to `initialize`.
     """
     config, signature = plan.config, plan.signature
+    if config.device_map is not None and (copies := _copies(model_config)) > 1:
+        return [
+            f"instance_group makes {copies} copies, but parameter 'device_map' places one itself: "
+            "set count to 1 and remove gpus"
+        ]
     decoupled = is_decoupled(model_config)
     problems = []
     if batch := int(model_config.get("max_batch_size", 0)):
@@ -57,6 +62,12 @@ def check_entry(model_config: Mapping[str, Any], plan: LoadPlan) -> list[str]:
         f"builder add-model {shlex.quote(config.model)} --name {name} --force"
     )
     return [f"the entry does not fit {plan.cls.__name__} ({where}): {'; '.join(problems)}; {fix}"]
+
+
+def _copies(model_config: Mapping[str, Any]) -> int:
+    """Return how many instances an entry has: `count` on each of its `gpus`."""
+    groups = model_config.get("instance_group", [])
+    return sum(int(g.get("count", 1)) * max(1, len(g.get("gpus", []))) for g in groups)
 
 
 def _difference(block: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:

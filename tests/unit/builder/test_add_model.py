@@ -106,6 +106,7 @@ def test_call_kwargs_that_the_pipeline_does_not_take_are_warned_of(run, model):
         (["--diffusers-load-kwargs", '{"torch_dtyp": "float16"}'], "Did you mean 'torch_dtype'?"),
         (["--diffusers-load-kwargs", '{"torch_dtype": "float61"}'], "'float61' is not one of auto"),
         (["--diffusers-load-kwargs", '{"unet": null}'], "cannot do without its component 'unet'"),
+        (["--diffusers-load-kwargs", '{"flow_shift": 5}'], "an option of the entry: set parameter"),
         (["--diffusers-load-kwargs", '{"vae": "/models/vae"}'], "'vae' is a component of"),
         (["--diffusers-load-kwargs", '{"unet": ["diffusers", "x"]}'], "'unet' is a component of"),
         (["--diffusers-load-kwargs", '{"image_encoder": "a/b"}'], "'image_encoder' is a component"),
@@ -229,6 +230,12 @@ def test_check_finds_what_would_not_load(run, model, tmp_path, old, new, message
     assert out.startswith("FAIL  tiny: ")
     assert out.count("\n") == 1
     assert message in out
+
+
+def test_device_map_places_one_copy(run, model, tmp_path):
+    assert run("add-model", model, "--device-map", "balanced")[0] == 0
+    edit(tmp_path, "{ count: 1 kind: KIND_MODEL }", "{ count: 2 kind: KIND_MODEL }")
+    assert "makes 2 copies, but parameter 'device_map' places one" in run("check")[1]
 
 
 def test_check_tells_the_version_that_an_entry_was_written_for(run, model, tmp_path):
