@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_diffusers.config.options import ServeConfig, options
-from triton_diffusers.config.triton_fields import way_out
+from triton_diffusers.config.pbtxt import way_out
 from triton_diffusers.contract import Tensor
 from triton_diffusers.errors import ConfigError
 

@@ -12,7 +12,8 @@ from builder.entries.config_pbtxt import parse_config
 from tests.golden import cases
 from tests.server.hand_edits import EDITS, GROUP, Edit
 from tests.unit.builder.test_add_model import INDEX
-from triton_diffusers.config.triton_fields import check_loaded, check_text
+from triton_diffusers.config.pbtxt import FIELDS
+from triton_diffusers.config.triton_fields import ALLOWED, check_loaded, check_text
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.entry import load_entry
 
@@ -119,3 +120,8 @@ def test_a_configuration_of_a_load_request_is_held_against_the_same_list(tmp_pat
         return
     with pytest.raises(ConfigError, match=words):
         check_loaded(FILLED | changes, tmp_path / "none")
+
+
+def test_fields_that_may_be_meant_are_those_that_are_allowed():
+    inner = [name for fields in ALLOWED.values() for name in fields or ()]
+    assert set(FIELDS) == {*ALLOWED, *inner, *ALLOWED["parameters"]["value"]}
