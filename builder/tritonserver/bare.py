@@ -8,10 +8,12 @@ import hashlib
 import os
 import re
 import shlex
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from builder.tritonserver import installation
+from builder.tritonserver.installation import ServerError
 from builder.tritonserver.options import refuse_owned, triton_options
 from builder.tritonserver.ports import Ports, choose_ports
 
@@ -47,11 +49,24 @@ def bare_command(
 
 
 def cache_folder() -> Path:
-    """Return the folder of what a bare command needs beside itself, made where it is missing."""
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(home) / "triton-diffusers" / "tritonserver"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder.resolve()
+    """Return the folder of what a bare command needs beside itself, made where it is missing.
+
+    It is the user's alone, and its path has no spaces: Triton splits there what it hands to stubs.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve()
+    folder = home / "triton-diffusers" / "tritonserver"
+    if _has_space(folder):
+        folder = Path(tempfile.gettempdir()).resolve() / f"triton-diffusers-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = folder.lstat().st_uid
+    except OSError as error:
+        raise ServerError(f"'{folder}' cannot be made: {error.strerror}") from None
+    if owner != os.getuid() or _has_space(folder):
+        raise ServerError(
+            f"'{folder}' is another user's, or has a space: set XDG_CACHE_HOME to another folder"
+        )
+    return folder
 
 
 def free_ports(host: str, wanted: Ports) -> Ports:
@@ -64,9 +79,13 @@ def _absolute(paths: str) -> str:
     return os.pathsep.join(os.path.abspath(path) for path in paths.split(os.pathsep) if path)
 
 
+def _has_space(path: Path) -> bool:
+    return re.search(r"\s", str(path)) is not None
+
+
 def _linked(repository: Path, cache: Path) -> Path:
-    """Return a path without spaces, at which Triton would split it for its stubs."""
-    if not re.search(r"\s", str(repository)):
+    """Return a path to the repository without spaces."""
+    if not _has_space(repository):
         return repository
     link = cache / f"repository-{hashlib.sha256(str(repository).encode()).hexdigest()[:12]}"
     if not link.is_symlink():

@@ -47,6 +47,7 @@ def test_a_shell_serves_the_demo_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     shutil.copytree(ROOT / "model_repository" / "demo", tmp_path / "it's here" / "demo")
     line = printed(capsys, "demo", "--repository", str(tmp_path / "it's here"))
     assert printed(capsys, "--repository", str(tmp_path / "it's here")).count("=demo") == 1
