@@ -158,7 +158,7 @@ def _arguments(folder: Path) -> dict[str, str]:
     group: dict[str, Any] = next(iter(config.get("instance_group", [])), {})
     kind = group.get("kind", "KIND_AUTO").removeprefix("KIND_")
     if kind == "AUTO":
-        kind = "GPU" if torch.accelerator.is_available() else "CPU"
+        kind = "GPU" if torch.cuda.is_available() else "CPU"
     return {
         "model_config": json.dumps(config),
         "model_repository": str(folder),

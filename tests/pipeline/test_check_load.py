@@ -46,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             ("--diffusers-load-kwargs", '{"safety_checker": null}'),
             "time.sleep(99)",
-            ("FAIL  odd: it did not load within 30 s", "--timeout"),
+            ("FAIL  odd: it did not load within 12 s", "--timeout"),
         ),
     ],
 )
@@ -66,7 +66,7 @@ def test_check_load(
     capfd.readouterr()
     assert builder.main(command) == 0
     assert capfd.readouterr().out.startswith("ok    odd: ")
-    failed = builder.main([*command, "--load", "--timeout", "30" if "sleep" in code else "300"])
+    failed = builder.main([*command, "--load", "--timeout", "12" if "sleep" in code else "300"])
     said = capfd.readouterr()
     assert failed == words[0].startswith("FAIL")
     assert said.out.count("\n") == 1
