@@ -29,6 +29,10 @@ HUB: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("no revision 'v9'", "parameter 'revision'", "tiny/ddpm"),
     ),
     "variant": ({"model": "tiny/ddpm", "variant": "fp16"}, ("variant=fp16", "'variant'", "remove")),
+    "fp16-only": (
+        {"model": "tiny/fp16"},
+        ("component 'unet'", "if all its files are such as model.fp16", "set parameter 'variant'"),
+    ),
     "disk": ({"model": "tiny/ddpm", "file_limit": 20_000}, ("disk of", "is full", "HF_HOME")),
 }
 OFFLINE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -45,6 +49,10 @@ LOCAL: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "variant": (
         {"model": "fp16-only", "variant": "bf16", **FLUX},
         ("model.bf16.safetensors", "it has: fp16", "parameter 'variant'"),
+    ),
+    "no-variant-named": (
+        {"model": "fp16-only", **FLUX},
+        ("has weights of variant fp16 only: set variant to fp16",),
     ),
     "no-variant": (
         {"model": "whole", "variant": "fp16", **FLUX},
@@ -89,7 +97,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def hub(folder: Path) -> Iterator[dict[str, dict[str, Any]]]:
     cases = {name: case for name, (case, _) in HUB.items()}
-    with small_hub({"tiny/ddpm": tiny.save("ddpm", folder)}) as url:
+    fp16 = tiny.save("ddpm", folder / "fp16")
+    for file in fp16.rglob("*.safetensors"):
+        file.rename(file.with_suffix(".fp16.safetensors"))
+    with small_hub({"tiny/ddpm": tiny.save("ddpm", folder), "tiny/fp16": fp16}) as url:
         yield run(cases, HF_ENDPOINT=url, HF_HOME=str(folder / "hf"), HF_HUB_OFFLINE="0")
 
 

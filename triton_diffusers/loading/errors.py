@@ -104,7 +104,10 @@ def _advice(error: BaseException, config: ServeConfig, folder: Path | None) -> s
         return "; it has no .bin files: remove use_safetensors to load its safetensors files"
     if isinstance(error, OSError) or type(error).__name__ in DAMAGED or TORN_ZIP in text:
         how = "copy or download it again" if folder else f"download it: hf download {config.model}"
-        return f"; the model is incomplete or damaged: {how}"
+        # what is not loaded is not downloaded, so that nothing here shows that there is a variant
+        or_variant = folder is None and not config.variant and "no file named" in text
+        only = "; if all its files are such as model.fp16.safetensors, set parameter 'variant'"
+        return f"; the model is incomplete or damaged: {how}{only if or_variant else ''}"
     return ""
 
 
