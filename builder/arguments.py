@@ -144,8 +144,10 @@ def place_rest(args: argparse.Namespace, rest: list[str], parser: Parser) -> Non
         if word.startswith("-") or not hasattr(args, "names"):
             name = word.partition("=")[0]
             theirs = name.lstrip("-").replace("-", "_")
-            of_entry = args.module == "builder.commands.add_model" or theirs not in OF_SERVERS
-            if of_entry and (reason := refusal(theirs)):
+            elsewhere = args.module != "builder.commands.add_model" and (
+                theirs in (*OF_SERVERS, *RENAMED, LOAD_FORMAT)
+            )
+            if not elsewhere and (reason := refusal(theirs)):
                 parser.error(f"option {reason}")
             known = [*parser._option_string_actions]
             serves = args.module == "builder.commands.serve"
