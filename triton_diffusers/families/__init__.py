@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one group of pipelines needs differently: one file per family, found by listing the folder.
 
-A family file defines `FAMILY = Family(...)`, and declares the options that only it has as a dataclass
-of `option(...)` (option.py). Nothing else has to be edited.
+A family file defines `FAMILY = Family(...)`, and declares the options that only it has as a
+dataclass of `option(...)` (option.py). Nothing else has to be edited.
 """
 
 import functools
@@ -71,8 +71,8 @@ def find(pipeline_class: str) -> Family | None:
 
 
 def declared_options() -> tuple[type, ...]:
-    """Return the dataclasses of options that families declare."""
-    return tuple(family.declares for family in all_families() if family.declares)
+    """Return the dataclasses of options that families declare, each once."""
+    return tuple(dict.fromkeys(f.declares for f in all_families() if f.declares))
 
 
 def family_options() -> dict[str, tuple[str, ...]]:
