@@ -83,28 +83,28 @@ def read_components(plan: "LoadPlan") -> list[Component]:
         cached = _cached_folder(plan.source, config)
         if cached is None:
             parts = [Component(*part) for part in constructor_components(plan.cls).items()]
-            return [_as_configured(part, config) for part in parts]
+            return [_as_configured(part, plan) for part in parts]
         plan = plan.fetched(cached)
     parts = [
         Component(name, text, read_component(Path(plan.source) / name, config.variant))
         for name, text in component_classes(plan.index or {}).items()
     ]
-    return [_as_configured(part, config) for part in parts]
+    return [_as_configured(part, plan) for part in parts]
 
 
-def _as_configured(part: Component, config: ServeConfig) -> Component:
+def _as_configured(part: Component, plan: "LoadPlan") -> Component:
     """Mark a component that the entry's options replace or leave out."""
+    config, family = plan.config, plan.family
     given = config.diffusers_load_kwargs or {}
     if part.name in given and given[part.name] is None:
         return Component(part.name, f"left out by diffusers_load_kwargs, was {part.class_name}")
-    option = "scheduler" if config.scheduler is not None else "flow_shift"
-    if part.name != "scheduler" or getattr(config, option) is None:
+    replaced = dict(family.replaced(config)) if family and family.replaced else {}
+    if named := config.scheduler:
+        name = named.get("class") or part.class_name if isinstance(named, dict) else named
+        replaced["scheduler"] = f"{name} (by scheduler)"
+    if part.name not in replaced:
         return part
-    named = config.scheduler
-    if isinstance(named, dict):
-        named = named.get("class") or part.class_name
-    new = named or "UniPCMultistepScheduler"
-    return dataclasses.replace(part, class_name=f"{new} (by {option}), was {part.class_name}")
+    return dataclasses.replace(part, class_name=f"{replaced[part.name]}, was {part.class_name}")
 
 
 def memory_estimate(components: Iterable[Component], dtype: str | dict[str, Any]) -> str:
