@@ -60,7 +60,7 @@ def repository(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path, repository: Path) -> Iterator[Server]:
-    with start_server(repository, log=folder / "server.log") as running:
+    with start_server(repository, log=folder / "server.log", exit_timeout_s=0) as running:
         load_all(running, [*OPTIONS, "file", "inside"])
         yield running
 

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,14 +11,14 @@ import pytest
 from tests.parity.fresh import call_fresh
 from tests.parity.in_process import check_in_process
 from tests.parity.plain import PlainCall
-from tests.parity.run import Outcome, Runner
+from tests.parity.run import Outcome, check
+from tests.server.tiny_entries import ENTRIES
 from tests.tiny import TINY, save
 from triton_diffusers.pipelines.signature import read_signature
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-TIMEOUT_S = 840
 COVERED = (
     {"StableDiffusionPipeline"},
     {"StableDiffusionImg2ImgPipeline"},
@@ -47,38 +44,24 @@ COVERED = (
 )
 """One of each set at least; the project promises more than 30 classes in all."""
 
+SHARED = {
+    entry.tiny: name
+    for name, entry in ENTRIES.items()
+    if not (entry.call or entry.options or TINY[entry.tiny].load_kwargs)
+}
+"""Pipeline -> its entry on the server that other tests share, which is loaded once for all."""
 SERVED = (
-    *("ace-step", "dance-diffusion", "ddim", "deepfloyd-if-super-resolution", "dit", "flux"),
-    *("flux2-klein", "kandinsky", "kandinsky-prior", "kandinsky5-t2i", "latte", "ltx-long", "ltx2"),
-    *("marigold-depth", "qwen-image", "qwen-image-controlnet", "qwen-image-layered", "repaint"),
-    *("sana-video", "sdxl", "sdxl-img2img", "stable-audio", "stable-audio-variation"),
-    *("stable-diffusion", "stable-diffusion-3", "stable-diffusion-adapter"),
-    *("stable-diffusion-gligen", "stable-diffusion-inpaint", "stable-diffusion-ldm3d"),
-    *("stable-diffusion-instruct-pix2pix", "stable-diffusion-pag"),
-    *("stable-diffusion-two-controlnets", "stable-video-diffusion", "unidiffuser"),
-    *("wan-animate", "wan-i2v", "wan-vace", "wan22-t2v"),
+    *SHARED,
+    *("dance-diffusion", "deepfloyd-if-super-resolution", "dit", "flux2-klein", "kandinsky-prior"),
+    *("kandinsky5-t2i", "qwen-image-controlnet", "repaint", "sdxl", "stable-diffusion-gligen"),
+    *("stable-diffusion-ldm3d", "stable-diffusion-two-controlnets", "unidiffuser", "wan-vace"),
 )
 """These go through a tritonserver, over both protocols: one at least of every kind of parameter, of
-every input that a test sends and of every output. The others are loaded and called as a stub does
-it, in a process of their own; `scripts/parity.py --tiny` serves them all."""
+every kind that a test sends, alone and as a list, and of every output. The others are loaded and
+called as a stub does it, in a process of their own; `scripts/parity.py --tiny` serves them all."""
 
 FAILS_IN_DIFFUSERS = {"stable-diffusion-ldm3d": "Invalid mode for data type"}
 """LDM3D writes its depth as I;16 pictures, which Pillow 13 refuses: an error either way."""
-
-
-@pytest.fixture(scope="session")
-def outcomes(request, tmp_path_factory) -> Iterator[dict[str, Future[Outcome]]]:
-    """Every selected pipeline, in the order of the tests that wait for them."""
-    tiny, served = tmp_path_factory.mktemp("tiny"), tmp_path_factory.mktemp("served")
-    asked = [
-        item.callspec.params["name"]
-        for item in request.session.items
-        if item.originalname == test_output_is_identical.__name__
-    ]
-    # beside another lane, one at a time is enough for two cores
-    lanes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    with Runner(served, workers=2 if lanes == 1 else 1) as runner:
-        yield {name: runner.submit(name, partial(_tiny_call, name, tiny)) for name in asked}
 
 
 @pytest.fixture(scope="session")
@@ -87,13 +70,18 @@ def folders(tmp_path_factory) -> tuple[Path, Path]:
 
 
 def _tiny_call(name, folder) -> PlainCall:
-    call_fresh(save, name, folder)
+    if not (folder / name).exists():
+        call_fresh(save, name, folder)
     return PlainCall(folder / name, TINY[name].inputs(), load_kwargs=TINY[name].load_kwargs)
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_output_is_identical(name, outcomes):
-    _check(name, outcomes[name].result(TIMEOUT_S))
+def test_output_is_identical(name, tiny_server, folders):
+    entry = SHARED.get(name)
+    if entry:
+        tiny_server.load(entry)
+    call = _tiny_call(name, tiny_server.models)
+    _check(name, check(entry or name, call, tiny_server.repository, loaded=bool(entry)))
 
 
 @pytest.mark.parametrize("name", [name for name in TINY if name not in SERVED])
@@ -117,7 +105,7 @@ def test_those_that_are_served_cover_every_kind():
 
 
 def _kinds(names: tuple[str, ...]) -> set[str]:
-    """Return the kinds of parameters, the outputs and the inputs of tests of these pipelines."""
+    """Return the kinds of parameters, the outputs and the kinds of what tests send."""
     import diffusers
 
     found = set()
@@ -125,7 +113,10 @@ def _kinds(names: tuple[str, ...]) -> set[str]:
         signature = read_signature(getattr(diffusers, TINY[name].pipeline_class))
         found |= {parameter.kind.name for parameter in signature.parameters.values()}
         found |= {f"output {field}" for field in signature.output_fields}
-        found |= {f"input {name}" for name in TINY[name].inputs()}
+        found |= {
+            f"sent {signature.parameters[key].kind.name} {isinstance(value, list)}"
+            for key, value in TINY[name].inputs().items()
+        }
     return found
 
 

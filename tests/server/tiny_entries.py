@@ -76,7 +76,7 @@ class TinyServer:
 
     def __init__(self, folder: Path):
         self.repository = Repository(folder / "server")
-        self._models = folder / "models"
+        self.models = folder / "models"
         self._loaded: set[str] = set()
 
     @property
@@ -86,9 +86,9 @@ class TinyServer:
     def model(self, entry: str) -> Path:
         """The pipeline of an entry, built once."""
         name = ENTRIES[entry].tiny
-        if not (self._models / name).exists():
-            call_fresh(tiny.save, name, self._models)
-        return self._models / name
+        if not (self.models / name).exists():
+            call_fresh(tiny.save, name, self.models)
+        return self.models / name
 
     def load(self, entry: str) -> None:
         if entry in self._loaded:
