@@ -13,7 +13,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from builder.tritonserver.server import Server
-from tests.server.entries import add_entry, load_all
+from tests.server.entries import add_entry, load_all, unload_all
 from tests.server.wire import PROTOCOLS, admin, connect, infer
 from tests.tiny import save
 
@@ -41,8 +41,7 @@ def served(small_server: Server, shared_folder: Path, model: Path) -> Iterator[S
         _add(shared_folder, model, name, backend)
     load_all(small_server, list(BACKENDS))
     yield small_server
-    for name in BACKENDS:
-        small_server.start_unload(name, 10)
+    unload_all(small_server, BACKENDS)
 
 
 def _add(folder: Path, model: Path, name: str, backend: str, *options: str) -> None:

@@ -15,7 +15,7 @@ from tests.server.entries import Entry, write_entries
 from tests.server.test_unload import GROWTH, own_memory
 from tests.server.wire import BUSY_STATUS, Pending, admin, connect, infer, refusal
 
-LOADS = 5
+LOADS = 4
 ENTRY = {"shapes": Entry("ddpm", {"num_inference_steps": 2})}
 SHARED_MEMORY = Path("/dev/shm")
 
