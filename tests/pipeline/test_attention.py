@@ -240,10 +240,7 @@ def test_native_tells_of_the_environments_backend_where_layers_take_one(
         "DIFFUSERS_ATTN_BACKEND 'flash' has no effect: no attention layers here take a backend",
     )
     both = SimpleNamespace(
-        components={
-            "transformer": taking.pipeline.transformer,
-            "unet": none.pipeline.unet,
-        }
+        components={"transformer": taking.pipeline.transformer, "unet": none.pipeline.unet}
     )
     choice = choose_attention(both, ServeConfig(model="m"), taking.signature, {}, "cpu")
     assert choice.active == {"transformer": "flash", "unet": NATIVE}
@@ -301,7 +298,7 @@ def test_models_of_one_process_keep_their_own(models: Path) -> None:
     math, plain = _load(models, "flux", "_native_math"), _load(models, "flux", NATIVE)
     other = _load(models, "flux", "flex")
     assert [_used(p)["transformer"] for p in (math, plain, other)] == [
-        *({"_native_math"}, {NATIVE}, {"flex"}),
+        *({"_native_math"}, {NATIVE}, {"flex"})
     ]
     calls: list[str] = []
     functions = {n.value: f for n, f in Registry._backends.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,17 +45,22 @@ COVERED = (
 )
 """One of each set at least; the project promises more than 30 classes in all."""
 
-SHARED = {
-    entry.tiny: name
+CLASS = "SanaImageToVideoPipeline"
+SHARED: dict[str, tuple[str, dict[str, Any]]] = {
+    entry.tiny: (name, {})
     for name, entry in ENTRIES.items()
     if not (entry.call or entry.options or TINY[entry.tiny].load_kwargs)
+} | {
+    "sana": ("two-threads", {"threads": 2}),
+    "sana-image-to-video": ("sana-image", {"pipeline_class": CLASS}),
 }
-"""Pipeline -> its entry on the server that other tests share, which is loaded once for all."""
+"""Pipeline -> its entry on the server that other tests share, which is loaded once for all, and
+what is special about it."""
 SERVED = (
     *SHARED,
     *("dance-diffusion", "deepfloyd-if-super-resolution", "dit", "flux2-klein", "kandinsky-prior"),
-    *("kandinsky5-t2i", "qwen-image-controlnet", "repaint", "sdxl", "stable-diffusion-gligen"),
-    *("stable-diffusion-ldm3d", "stable-diffusion-two-controlnets", "unidiffuser", "wan-vace"),
+    *("kandinsky5-t2i", "qwen-image-controlnet", "stable-diffusion-gligen"),
+    *("stable-diffusion-ldm3d", "stable-diffusion-two-controlnets", "unidiffuser"),
 )
 """These go through a tritonserver, over both protocols: one at least of every kind of parameter, of
 every kind that a test sends, alone and as a list, and of every output. The others are loaded and
@@ -70,18 +76,19 @@ def folders(tmp_path_factory) -> tuple[Path, Path]:
 
 
 def _tiny_call(name, folder) -> PlainCall:
-    if not (folder / name).exists():
-        call_fresh(save, name, folder)
+    call_fresh(save, name, folder)
     return PlainCall(folder / name, TINY[name].inputs(), load_kwargs=TINY[name].load_kwargs)
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_output_is_identical(name, tiny_server, folders):
-    entry = SHARED.get(name)
-    if entry:
-        tiny_server.load(entry)
-    call = _tiny_call(name, tiny_server.models)
-    _check(name, check(entry or name, call, tiny_server.repository, loaded=bool(entry)))
+def test_output_is_identical(name, tiny_server):
+    if name not in SHARED:
+        _check(name, check(name, _tiny_call(name, tiny_server.models), tiny_server.repository))
+        return
+    entry, special = SHARED[name]
+    tiny_server.load(entry)
+    call = PlainCall(tiny_server.model(entry), TINY[name].inputs(), **special)
+    _check(name, check(entry, call, tiny_server.repository, loaded=True))
 
 
 @pytest.mark.parametrize("name", [name for name in TINY if name not in SERVED])

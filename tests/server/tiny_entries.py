@@ -112,11 +112,7 @@ class TinyServer:
         return run_plain(PlainCall(self.model(entry), dict(inputs), seeds, **changes)).arrays
 
     def check(
-        self,
-        entry: str,
-        expected: Mapping[str, np.ndarray],
-        seed: Any = 7,
-        **inputs: Any,
+        self, entry: str, expected: Mapping[str, np.ndarray], seed: Any = 7, **inputs: Any
     ) -> Result:
         """Assert that both protocols return exactly the expected arrays; return the last result."""
         for protocol in PROTOCOLS:
