@@ -20,7 +20,7 @@ MODEL_REPOSITORY = Path(__file__).parent.parent.parent / "model_repository"
 def demo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The demo model on a real server; a missing tritonserver is an error, never a skip."""
     log = tmp_path_factory.mktemp("demo-server") / "server.log"
-    with start_server(MODEL_REPOSITORY, ["demo"], log=log) as server:
+    with start_server(MODEL_REPOSITORY, ["demo"], log=log, exit_timeout_s=0) as server:
         yield server
 
 

@@ -13,7 +13,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from builder.tritonserver.server import Server
-from tests.server.entries import add_entry, load_all
+from tests.server.entries import add_entry, load_all, unload_all
 from tests.server.wire import PROTOCOLS, admin, connect, infer
 from tests.tiny import save
 
@@ -41,8 +41,7 @@ def served(small_server: Server, shared_folder: Path, model: Path) -> Iterator[S
         _add(shared_folder, model, name, backend)
     load_all(small_server, list(BACKENDS))
     yield small_server
-    for name in BACKENDS:
-        small_server.unload(name)
+    unload_all(small_server, BACKENDS)
 
 
 def _add(folder: Path, model: Path, name: str, backend: str, *options: str) -> None:
@@ -95,11 +94,10 @@ def test_falling_back_is_a_warning(served: Server, protocol: str) -> None:
     assert np.array_equal(images, native)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_without_a_fallback_the_entry_does_not_load(
-    served: Server, shared_folder: Path, model: Path, protocol: str
+    served: Server, shared_folder: Path, model: Path
 ) -> None:
-    name = "attention-strict"
+    name, protocol = "attention-strict", "grpc"
     _add(shared_folder, model, name, "SAGE_ATTN", "--attention-fallback", "error")
     with connect(served, protocol) as client, pytest.raises(InferenceServerException) as refused:
         client.load_model(name, headers=admin(served, protocol))

@@ -12,9 +12,10 @@ import pytest
 
 from builder.tritonserver.server import Server, start_server
 from tests.server.entries import Entry, write_entries
+from tests.server.test_unload import GROWTH, own_memory
 from tests.server.wire import BUSY_STATUS, Pending, admin, connect, infer, refusal
 
-LOADS = 5
+LOADS = 4
 ENTRY = {"shapes": Entry("ddpm", {"num_inference_steps": 2})}
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -47,7 +48,7 @@ def _until(condition: Any, within_s: float = 20) -> bool:
 
 
 def test_loading_and_unloading_leaves_nothing_behind(server: Server) -> None:
-    sizes = []
+    sizes, memory = [], []
     for _ in range(LOADS):
         server.load("shapes", timeout_s=120)
         region = _region(server)
@@ -57,7 +58,9 @@ def test_loading_and_unloading_leaves_nothing_behind(server: Server) -> None:
         server.unload("shapes")
         assert _until(lambda: not server.stubs())
         assert _until(lambda region=region: not region.exists())
+        memory.append(own_memory(server))
     assert len(set(sizes)) == 1
+    assert memory[-1] / memory[1] < GROWTH, memory
 
 
 def test_unload_finishes_what_runs(server: Server) -> None:

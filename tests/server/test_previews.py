@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     call = ("--diffusers-call-kwargs", json.dumps(SMALL))
     add_entry(repository, "streams", DEMO, *call, "--decoupled")
     add_entry(repository, "plain", DEMO, *call)
-    with start_server(repository, log=folder / "server.log") as running:
+    with start_server(repository, log=folder / "server.log", exit_timeout_s=0) as running:
         load_all(running, ["streams", "plain"])
         yield running
 

@@ -13,7 +13,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from builder.tritonserver.server import Server
-from tests.server.entries import add_entry, load_all
+from tests.server.entries import add_entry, load_all, unload_all
 from tests.server.wire import PROTOCOLS, admin, connect, infer
 from tests.tiny import save
 
@@ -57,8 +57,7 @@ def served(small_server: Server, shared_folder: Path, model: Path) -> Iterator[S
     names = [*TORCHAO, "native"]
     load_all(small_server, names)
     yield small_server
-    for name in names:
-        small_server.unload(name)
+    unload_all(small_server, names)
 
 
 def _plain(model: Path, config_class: str) -> np.ndarray:
@@ -104,8 +103,7 @@ def test_the_native_form_wins_and_says_so(served: Server, model: Path) -> None:
         assert any("diffusers_load_kwargs.quantization_config wins" in w for w in info["warnings"])
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("method", REFUSED)
+@pytest.mark.parametrize(("method", "protocol"), list(zip(REFUSED, PROTOCOLS, strict=True)))
 def test_what_the_cpu_cannot_do_is_a_load_error(
     served: Server, shared_folder: Path, model: Path, method: str, protocol: str
 ) -> None:

@@ -33,13 +33,10 @@ class TinyPipeline:
 
 
 def describe(
-    name: str,
-    pipeline_class: str,
-    modality: str,
-    components: Callable[[], dict[str, Any]],
-    inputs: Callable[[], dict[str, Any]],
+    what: str, components: Callable[[], dict[str, Any]], inputs: Callable[[], dict[str, Any]]
 ) -> TinyPipeline:
-    """A TinyPipeline made of the class's constructor arguments."""
+    """A TinyPipeline of a class and its constructor arguments; `what`: name, class, modality."""
+    name, pipeline_class, modality = what.split()
 
     def build() -> DiffusionPipeline:
         import diffusers

@@ -39,7 +39,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     call = ("--diffusers-call-kwargs", json.dumps(SMALL))
     for name, options in (("streams", ("--decoupled",)), ("plain", ())):
         add_entry(folder / "repository", name, DEMO, *call, *options)
-    with start_server(folder / "repository", log=folder / "server.log") as running:
+    with start_server(
+        folder / "repository", log=folder / "server.log", exit_timeout_s=0
+    ) as running:
         load_all(running, ["streams", "plain"])
         with DiffusersClient(running.grpc_url, "streams") as client:
             for seed, word in enumerate(LEARNED_FROM):
