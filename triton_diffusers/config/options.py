@@ -334,9 +334,8 @@ class ServeConfig:
         fails="without either: refused",
         group="speed",
     )
-    stuck_after_s: float = _option(
-        "Seconds without a step after which a call counts as stuck and the model as not ready.",
-        1800.0,
+    stuck_after_s: float | None = _option(
+        "Seconds without a step after which a call is stuck, the model not ready; unset: learned.",
         minimum=1,
         fails="then requests get UNAVAILABLE until the model is loaded again",
         group="speed",
@@ -349,7 +348,11 @@ class ServeConfig:
     )
     max_queue: int = _option("Requests that may wait; further ones get UNAVAILABLE.", 64, minimum=1)
     max_steps: int = _option("Most num_inference_steps a request may ask for.", 1000, minimum=1)
-    max_pixels: int = _option("Most width x height a request may ask for.", 4096 * 4096, minimum=1)
+    max_pixels: int = _option(
+        "Most width x height of an output, asked for or a picture's.",
+        4096 * 4096,
+        minimum=1,
+    )
     max_frames: int = _option("Most frames a request may ask for.", 1024, minimum=1)
     max_outputs: int = _option("Most prompts x outputs per prompt of a request.", 64, minimum=1)
     max_work: int = _option(
