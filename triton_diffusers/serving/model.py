@@ -18,12 +18,13 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from triton_diffusers.calls.arguments import Call, names_of_media, read_priority
+from triton_diffusers.calls.arguments import Call, names_of_media
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import is_decoupled
 from triton_diffusers.engine.engine import Engine
-from triton_diffusers.engine.jobs import Beat, Running
+from triton_diffusers.engine.jobs import Beat, Running, fail
 from triton_diffusers.engine.loops import one_run_at_a_time, side_by_side
+from triton_diffusers.engine.patience import LEAST_S, UNKNOWN_S, Patience
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.entry import load_entry
 from triton_diffusers.media.pixels import Array
@@ -75,14 +76,14 @@ class TritonPythonModel:
         for request in requests:
             job = RequestJob(request, self)
             try:
+                job.read_head()
                 if job.is_probe():
                     job.answer_probe(self._engine.health() | self._told)
                 else:
                     job.record.queue_length = self._engine.waiting
-                    job.record.priority = job.priority = read_priority(job.parameters)
                     self._engine.submit(job)
             except Exception as error:
-                job.fail(error)
+                fail(job, error)  # what it raises would have Triton answer all of them again
 
     def is_ready(self) -> bool:
         """Tell whether requests would be run; newer servers ask."""
@@ -119,12 +120,13 @@ class TritonPythonModel:
         elif config.request_batching:
             self._batcher = RequestBatcher(self.loaded, config.max_batch, self.log)
             work, max_batch = one_run_at_a_time(self._run_together), config.max_batch
+        compiles = config.torch_compile != "off"
         return Engine(
             work,
             config.max_queue,
             max_batch,
             max_in_flight,
-            config.stuck_after_s,
+            Patience(config.stuck_after_s, UNKNOWN_S if compiles else LEAST_S),
             self.log_error,
         )
 
