@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.arguments import Parser, add_repository
+from builder.console import warn
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import parse_config, read_parameters
 from triton_diffusers.config.options import ServeConfig, named
@@ -56,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     plan = models.plan_entry(written, entry)
     config, signature = plan.config, plan.signature
     components = read_components(plan)
+    for note in _doubts(plan):
+        warn(note)
     console = _console()
     console.print(f"{config.model}: {plan.cls.__name__}, {signature.modality}", highlight=False)
     console.print(_component_table(components))
@@ -66,6 +69,17 @@ def run(args: argparse.Namespace) -> int:
     console.print(_tensor_table("inputs", entry_inputs(signature)))
     console.print(_tensor_table("outputs", entry_outputs(signature)))
     return 0
+
+
+def _doubts(plan: "LoadPlan") -> list[str]:
+    """Return what `check` would warn of, or why the model would not load."""
+    from triton_diffusers.loading.features import check, check_alone
+
+    try:
+        check_alone(plan.config)
+        return check(plan)
+    except ConfigError as error:
+        return [f"this would not load: {error}"]
 
 
 def read_components(plan: "LoadPlan") -> list[Component]:

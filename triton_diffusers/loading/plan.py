@@ -85,7 +85,7 @@ class LoadPlan:
         if self.index is not None:
             return dataclasses.replace(self, source=folder)
         index = read_index(folder, self.config)
-        components = present(self.config, self.cls, index)
+        components = present(self.config, _listed(self.cls, index))
         return dataclasses.replace(self, source=folder, index=index, components=components)
 
 
@@ -128,7 +128,7 @@ def plan_load(
         cls=cls,
         signature=read_signature(cls),
         family=families.find(cls.__name__),
-        components=present(config, cls, index),
+        components=present(config, _listed(cls, index)),
         device=device,
         devices={
             "device_map" if is_mapped else "device": device,
@@ -138,8 +138,11 @@ def plan_load(
     )
 
 
-def present(config: ServeConfig, cls: Any, index: dict[str, Any] | None) -> dict[str, str]:
+def _listed(cls: Any, index: dict[str, Any] | None) -> dict[str, str]:
+    return component_classes(index or {}) or constructor_components(cls)
+
+
+def present(config: ServeConfig, components: Mapping[str, str]) -> dict[str, str]:
     """Return the components that the pipeline will have: an entry may leave out optional ones."""
-    found = component_classes(index or {}) or constructor_components(cls)
     left_out = {n for n, value in (config.diffusers_load_kwargs or {}).items() if value is None}
-    return {n: of for n, of in found.items() if of and n not in left_out}
+    return {n: cls for n, cls in components.items() if cls and n not in left_out}
