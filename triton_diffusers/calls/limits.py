@@ -27,6 +27,9 @@ STEPS = "num_inference_steps"
 MORE_STEPS = re.compile(rf"^\w+_{STEPS}$|^steps$")
 INSTEAD_OF_STEPS = ("timesteps", "sigmas")
 FRAMES = ("num_frames", "frames", "video_length")
+SECONDS = re.compile(r"(^|_)(in_s|duration|duration_s|seconds|secs)$")
+USUAL_S = 60
+"""Seconds of a sound whose length only the model knows."""
 SCALE = "resolution_scale"
 COPIES = ("layers", "ensemble_size")
 """Arguments that multiply the work of every output: layers to separate, members of an ensemble."""
@@ -60,7 +63,7 @@ LIMITS = (
         lambda pixels: 4 * math.isqrt(pixels),
         "4 times the root of ",
     ),
-    Limit(re.compile(r"(^|_)(in_s|duration|duration_s|seconds|secs)$"), "max_audio_s"),
+    Limit(SECONDS, "max_audio_s"),
 )
 """The first whose pattern fits a name counts."""
 LISTS_OF_STEPS = re.compile(r"(^|_)(timesteps|sigmas)$")
@@ -104,16 +107,18 @@ class Work:
     outputs: int
     sized_by: str | None = field(default=None, compare=False)
     """What gives height and width: "" numbers, else the input whose picture does; None: a guess."""
-
-    @property
-    def megapixels(self) -> float:
-        """Return how much one step computes."""
-        return math.prod((self.height, self.width, self.frames, self.outputs)) / 1e6
+    seconds: float = field(default=1.0, compare=False)
+    """Of sound."""
 
     @property
     def megapixel_steps(self) -> float:
         """Return the work as one number."""
-        return self.steps * self.megapixels
+        return math.prod((self.steps, self.height, self.width, self.frames, self.outputs)) / 1e6
+
+    @property
+    def of_a_step(self) -> float:
+        """Return how much one step computes, to compare calls of one pipeline."""
+        return self.megapixel_steps / self.steps * self.seconds
 
 
 def check_area(work: Work, config: ServeConfig, signature: Signature) -> None:
@@ -164,7 +169,9 @@ def read_work(kwargs: Mapping[str, Any], signature: Signature, outputs: int | No
     outputs = outputs or max(pictures, default=1)
     scale = signature.upscale * max(1.0, _float(given.get(SCALE)))
     height, width = math.ceil(height * scale), math.ceil(width * scale)
-    return Work(max(steps, 1), height, width, frames, outputs * copies, sized_by)
+    lengths = [_float(value) or USUAL_S for name, value in given.items() if SECONDS.search(name)]
+    seconds = max(1.0, *lengths) if lengths else 1.0
+    return Work(max(steps, 1), height, width, frames, outputs * copies, sized_by, seconds)
 
 
 def _size(
