@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
-from triton_diffusers.contract import Kind
+from triton_diffusers.contract import FRAME_COUNTS, STEPS, Kind
 from triton_diffusers.errors import RequestError
 from triton_diffusers.pipelines.signature import Signature
 
@@ -23,10 +23,8 @@ POSITIVE = re.compile(
     r"|(^|_)num_inference_steps$|^num_\w+_per_prompt$"
 )
 NOT_NEGATIVE = re.compile(r"^(num|max)_|^(target_|original_)?(fps|size|frame_rate)$|^timesteps$")
-STEPS = "num_inference_steps"
 MORE_STEPS = re.compile(rf"^\w+_{STEPS}$|^steps$")
 INSTEAD_OF_STEPS = ("timesteps", "sigmas")
-FRAMES = ("num_frames", "frames", "video_length")
 SECONDS = re.compile(r"(^|_)(in_s|duration|duration_s|seconds|secs)$")
 USUAL_S = 60
 """Seconds of a sound whose length only the model knows."""
@@ -163,7 +161,9 @@ def read_work(kwargs: Mapping[str, Any], signature: Signature, outputs: int | No
     steps += sum(_number(value) for name, value in given.items() if MORE_STEPS.search(name))
     height, width, sized_by = _size(given, kwargs, signature)
     media = list(_media(kwargs, signature))
-    frames = max(1, *(m.frames for m in media), *(_number(given.get(name)) for name in FRAMES))
+    frames = max(
+        1, *(m.frames for m in media), *(_number(given.get(name)) for name in FRAME_COUNTS)
+    )
     copies = math.prod(max(1, _number(given.get(name))) for name in COPIES)
     pictures = [m.count for m in media if m.frames == 1]
     outputs = outputs or max(pictures, default=1)
