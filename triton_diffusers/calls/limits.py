@@ -219,14 +219,22 @@ def _media(kwargs: Mapping[str, Any], signature: Signature) -> Iterator[_Media]:
         value = kwargs.get(p.argument)
         if p.kind not in (Kind.IMAGE, Kind.VIDEO) or value is None or SMALL_MEDIA.search(p.name):
             continue
-        shape = getattr(value, "shape", None)
-        if shape is not None:  # a video's tensor: [1, frames, channels, height, width], or alike
-            yield _Media(p.name, shape[-2], shape[-1], 1, max(1, math.prod(shape[1:-2]) // 3))
-            continue
-        pictures = value if isinstance(value, list | tuple) else [value]
-        sizes = [picture.size[::-1] for picture in pictures if hasattr(picture, "size")]
+        sizes, pictures = [], 0
+        for each in _flat(value):
+            if hasattr(each, "shape"):  # a video's tensor: [1, frames, channels, height, width]
+                sizes.append((int(each.shape[-2]), int(each.shape[-1])))
+                pictures += max(1, math.prod(each.shape[1:-2]) // 3)
+            elif isinstance(getattr(each, "size", None), tuple):  # of Pillow: width first
+                sizes.append((each.size[1], each.size[0]))
+                pictures += 1
         if sizes:
             height, width = max(sizes, key=math.prod)
-            count = len(sizes)
-            is_video = p.kind is Kind.VIDEO
-            yield _Media(p.name, height, width, 1 if is_video else count, count if is_video else 1)
+            count, frames = (1, pictures) if p.kind is Kind.VIDEO else (pictures, 1)
+            yield _Media(p.name, height, width, count, frames)
+
+
+def _flat(value: Any) -> list[Any]:
+    """Return the pictures in nested lists, or the lone one."""
+    return (
+        [p for each in value for p in _flat(each)] if isinstance(value, list | tuple) else [value]
+    )
