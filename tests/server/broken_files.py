@@ -27,6 +27,19 @@ def truncated(content: bytes, part: float = 0.5) -> bytes:
     return content[: int(len(content) * part)]
 
 
+def short_jpeg(content: bytes) -> bytes:
+    """A JPEG whose scan ends early, which its end marker hides: decoders fill in grey."""
+    return content[: len(content) * 3 // 4].rstrip(b"\xff") + b"\xff\xd9"
+
+
+def jpeg_bomb(side: int = 1000) -> bytes:
+    """A small JPEG that says it is large."""
+    content = bytearray(image_file("jpeg"))
+    start = content.index(b"\xff\xc0")
+    content[start + 5 : start + 9] = struct.pack(">HH", side, side)
+    return bytes(content)
+
+
 def scrambled(content: bytes, start: int = 40) -> bytes:
     """A file whose head is right and whose rest is noise."""
     noise = np.random.default_rng(0).bytes(len(content) - start)

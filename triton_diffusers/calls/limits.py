@@ -25,6 +25,9 @@ POSITIVE = re.compile(
 NOT_NEGATIVE = re.compile(r"^(num|max)_|^(target_|original_)?(fps|size|frame_rate)$|^timesteps$")
 MORE_STEPS = re.compile(rf"^\w+_{STEPS}$|^steps$")
 INSTEAD_OF_STEPS = ("timesteps", "sigmas")
+SECONDS = re.compile(r"(^|_)(in_s|duration|duration_s|seconds|secs)$")
+USUAL_S = 60
+"""Seconds of a sound whose length only the model knows."""
 SCALE = "resolution_scale"
 COPIES = ("layers", "ensemble_size")
 """Arguments that multiply the work of every output: layers to separate, members of an ensemble."""
@@ -58,7 +61,7 @@ LIMITS = (
         lambda pixels: 4 * math.isqrt(pixels),
         "4 times the root of ",
     ),
-    Limit(re.compile(r"(^|_)(in_s|duration|duration_s|seconds|secs)$"), "max_audio_s"),
+    Limit(SECONDS, "max_audio_s"),
 )
 """The first whose pattern fits a name counts."""
 LISTS_OF_STEPS = re.compile(r"(^|_)(timesteps|sigmas)$")
@@ -102,16 +105,18 @@ class Work:
     outputs: int
     sized_by: str | None = field(default=None, compare=False)
     """What gives height and width: "" numbers, else the input whose picture does; None: a guess."""
-
-    @property
-    def megapixels(self) -> float:
-        """Return how much one step computes."""
-        return math.prod((self.height, self.width, self.frames, self.outputs)) / 1e6
+    seconds: float = field(default=1.0, compare=False)
+    """Of sound."""
 
     @property
     def megapixel_steps(self) -> float:
         """Return the work as one number."""
-        return self.steps * self.megapixels
+        return math.prod((self.steps, self.height, self.width, self.frames, self.outputs)) / 1e6
+
+    @property
+    def of_a_step(self) -> float:
+        """Return how much one step computes, to compare calls of one pipeline."""
+        return self.megapixel_steps / self.steps * self.seconds
 
 
 def check_area(work: Work, config: ServeConfig, signature: Signature) -> None:
@@ -164,7 +169,9 @@ def read_work(kwargs: Mapping[str, Any], signature: Signature, outputs: int | No
     outputs = outputs or max(pictures, default=1)
     scale = signature.upscale * max(1.0, _float(given.get(SCALE)))
     height, width = math.ceil(height * scale), math.ceil(width * scale)
-    return Work(max(steps, 1), height, width, frames, outputs * copies, sized_by)
+    lengths = [_float(value) or USUAL_S for name, value in given.items() if SECONDS.search(name)]
+    seconds = max(1.0, *lengths) if lengths else 1.0
+    return Work(max(steps, 1), height, width, frames, outputs * copies, sized_by, seconds)
 
 
 def _size(
@@ -212,14 +219,22 @@ def _media(kwargs: Mapping[str, Any], signature: Signature) -> Iterator[_Media]:
         value = kwargs.get(p.argument)
         if p.kind not in (Kind.IMAGE, Kind.VIDEO) or value is None or SMALL_MEDIA.search(p.name):
             continue
-        shape = getattr(value, "shape", None)
-        if shape is not None:  # a video's tensor: [1, frames, channels, height, width], or alike
-            yield _Media(p.name, shape[-2], shape[-1], 1, max(1, math.prod(shape[1:-2]) // 3))
-            continue
-        pictures = value if isinstance(value, list | tuple) else [value]
-        sizes = [picture.size[::-1] for picture in pictures if hasattr(picture, "size")]
+        sizes, pictures = [], 0
+        for each in _flat(value):
+            if hasattr(each, "shape"):  # a video's tensor: [1, frames, channels, height, width]
+                sizes.append((int(each.shape[-2]), int(each.shape[-1])))
+                pictures += max(1, math.prod(each.shape[1:-2]) // 3)
+            elif isinstance(getattr(each, "size", None), tuple):  # of Pillow: width first
+                sizes.append((each.size[1], each.size[0]))
+                pictures += 1
         if sizes:
             height, width = max(sizes, key=math.prod)
-            count = len(sizes)
-            is_video = p.kind is Kind.VIDEO
-            yield _Media(p.name, height, width, 1 if is_video else count, count if is_video else 1)
+            count, frames = (1, pictures) if p.kind is Kind.VIDEO else (pictures, 1)
+            yield _Media(p.name, height, width, count, frames)
+
+
+def _flat(value: Any) -> list[Any]:
+    """Return the pictures in nested lists, or the lone one."""
+    return (
+        [p for each in value for p in _flat(each)] if isinstance(value, list | tuple) else [value]
+    )

@@ -100,7 +100,7 @@ class Engine:
                 "waiting": self.waiting,
                 "running": sum(len(running.jobs) for running in self._running),
                 "seconds_since_last_step": round(now - min(beaten), 3) if beaten else None,
-                "stuck_after_s": round(self._patience.of(max(amounts, default=1.0)), 3),
+                "stuck_after_s": round(self._patience.of(max(amounts)), 3) if amounts else None,
             }
 
     def submit(self, job: Job) -> None:

@@ -190,7 +190,7 @@ def _pillow_limit(limits: MediaLimits) -> Iterator[None]:
 
 
 def _ends_early(reason: str, name: str) -> RequestError:
-    return RequestError(f"input '{name}': the file ends early: {reason}; send the whole file")
+    return RequestError(f"input '{name}': broken file: it ends early: {reason}; send all of it")
 
 
 def _too_many_pixels(name: str, limits: MediaLimits) -> RequestError:

@@ -122,7 +122,7 @@ class RequestJob:
         self.call = read_call(inputs, self._model.loaded)
         self.record.arguments = whole_numbers(self.call.kwargs)
         self.record.seeds = self.call.seeds
-        self.amount = self.call.work.megapixels if self.call.work else self.amount
+        self.amount = self.call.work.of_a_step if self.call.work else self.amount
         self._read_at = time.monotonic()
         seconds["decode_inputs"] = self._read_at - started
 

@@ -36,7 +36,7 @@ from triton_diffusers.running.run import Computed, compute
 from triton_diffusers.running.step_batching import Lane, StepBatcher
 from triton_diffusers.serving.job import RequestJob
 from triton_diffusers.serving.metrics import Metrics, State
-from triton_diffusers.serving.shared_memory import Room
+from triton_diffusers.serving.shared_memory import Room, own_growth
 
 
 class TritonPythonModel:
@@ -63,7 +63,8 @@ class TritonPythonModel:
         self.log(describe_load(self.loaded))
         self.outputs = frozenset(output["name"] for output in model_config["output"])
         self.media = names_of_media(self.loaded.signature)
-        self._room = Room()
+        region = getattr(pb_utils, "shared_memory", None)  # newer servers may hide it
+        self._room = Room(in_region=getattr(region, "free_memory", None), growth=own_growth())
         self._sending = threading.Lock()
         self._lanes: StepBatcher | None = None
         self._batcher: RequestBatcher | None = None

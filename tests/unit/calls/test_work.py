@@ -145,6 +145,8 @@ VIDEO = torch.zeros(1, 2, 3, 1500, 2000)
         (PicturePipeline, {"mask_image": [PICTURE]}, (4000, 3000), "mask_image"),
         (PicturePipeline, {}, USUAL_SIZE, None),
         (ClipPipeline, {"video": [PICTURE] * 3}, (4000, 3000), "video"),
+        (PicturePipeline, {"image": [[PICTURE], [PICTURE]]}, (4000, 3000), "image"),
+        (ClipPipeline, {"video": [VIDEO]}, (2000, 1500), "video"),
         (ClipPipeline, {"video": VIDEO}, (2000, 1500), "video"),
         (UpscalePipeline, {"image": PICTURE}, (16000, 12000), "image"),
         (EditPipeline, {"image": PICTURE}, USUAL_SIZE, None),
