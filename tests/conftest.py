@@ -15,10 +15,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parent.parent
-DEAR = re.compile(
-    r"\b(tiny_server|small_server|page_server)\b|\b(tiny)_gateway\b|\b(page)_gateway\b"
-)
+DEAR = re.compile(r"\b(tiny|small|page|preview)_(?:server|gateway)\b")
 """Servers of a session: the files that use one follow each other, so that it is started once."""
+TOGETHER = {"preview": "tiny"}
+"""Of these some files use both."""
 MACHINE = ("test_admin_key.py", "test_client_transport.py", "client/test_sizes.py")
 """Files whose tests look at what the whole machine has in /dev/shm: never side by side."""
 
@@ -42,4 +42,4 @@ def group(file: str) -> str:
         return "machine"
     source = ROOT / file
     used = DEAR.search(source.read_text()) if source.is_file() else None
-    return file if used is None else next(filter(None, used.groups())).removesuffix("_server")
+    return file if used is None else TOGETHER.get(used[1], used[1])

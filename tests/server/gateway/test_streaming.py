@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,39 +13,24 @@ import numpy as np
 import openai
 import pytest
 
-from builder.tritonserver.server import Server, start_server
-from tests.server.entries import add_entry, load_all
+from builder.tritonserver.server import Server
+from tests.server.conftest import PREVIEWED
 from tests.server.gateway.pictures import TIMEOUT_S, error_in, pixels_of, url_of
 from tests.server.gateway.serving import serve_gateway
 from tests.server.tiny_entries import TinyServer
 from tests.tiny.media import draw_picture
 from triton_diffusers.client import DiffusersClient
 
-DEMO = Path(__file__).parents[3] / "model_repository" / "demo" / "pipeline"
-STEPS = 8
-SMALL = {"height": 64, "width": 64, "num_inference_steps": STEPS, "max_sequence_length": 32}
+STEPS = PREVIEWED["num_inference_steps"]
 SEVEN = {"prompt": "a handwritten seven", "seed": 7}
-LEARNED_FROM = ("zero", "one", "two", "three", "four", "five", "six", "eight")
 MANY_STEPS = 1000
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The demo model as an entry that streams and knows its previews' colours, and as another."""
-    folder = tmp_path_factory.mktemp("streaming")
-    call = ("--diffusers-call-kwargs", json.dumps(SMALL))
-    for name, options in (("streams", ("--decoupled",)), ("plain", ())):
-        add_entry(folder / "repository", name, DEMO, *call, *options)
-    with start_server(
-        folder / "repository", log=folder / "server.log", exit_timeout_s=0
-    ) as running:
-        load_all(running, ["streams", "plain"])
-        with DiffusersClient(running.grpc_url, "streams") as client:
-            for seed, word in enumerate(LEARNED_FROM):
-                client.generate(prompt=f"a handwritten {word}", seed=seed, preview_every=1)
-        yield running
+def server(preview_server: Server, first_preview: Any) -> Server:
+    return preview_server
 
 
 @pytest.fixture(scope="module")
