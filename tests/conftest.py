@@ -23,6 +23,21 @@ MACHINE = ("test_admin_key.py", "test_client_transport.py", "client/test_sizes.p
 """Files whose tests look at what the whole machine has in /dev/shm: never side by side."""
 
 
+WAITING = ("server/test_serve_requests.py", "server/test_serve.py", "server/test_starting.py")
+WAITING += ("gateway/test_job_store.py",)
+"""Files whose tests wait more than they compute: a third lane has them, and nothing else."""
+FIRST = ("tiny", "small", "page", "tests/server/", "tests/pipeline/")
+"""What takes long comes first, so that the lanes end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _turn(group(item.nodeid.partition("::")[0])))
+
+
+def _turn(name: str) -> int:
+    return next((turn for turn, start in enumerate(FIRST) if name.startswith(start)), len(FIRST))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Hand out whole groups of files to the lanes that scripts/test runs."""
@@ -31,6 +46,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return group(nodeid.partition("::")[0])
+
+        def _next(self, node: Any) -> str | None:
+            """Return the group that is next for a lane; the last of three takes what waits only."""
+            waiting = [name for name in self.workqueue if name.endswith(WAITING)]
+            if self.numnodes > 2 and node.gateway.id == f"gw{self.numnodes - 1}":
+                return next(iter(waiting), None)
+            return next((name for name in self.workqueue if name not in waiting), *waiting[:1])
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if name := self._next(node):
+                self.workqueue.move_to_end(name, last=False)
+                super()._assign_work_unit(node)
+
+        def _reschedule(self, node: Any) -> None:
+            if self.workqueue and not self._next(node) and not node.shutting_down:
+                node.shutdown()
+            else:
+                super()._reschedule(node)
 
     return ByGroup(config, log)
 
