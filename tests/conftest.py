@@ -24,7 +24,7 @@ MACHINE = ("test_admin_key.py", "test_client_transport.py", "client/test_sizes.p
 
 
 WAITING = ("server/test_serve_requests.py", "server/test_serve.py", "server/test_starting.py")
-WAITING += ("gateway/test_job_store.py",)
+WAITING += ("gateway/test_job_store.py", "unit/test_packaging.py")
 """Files whose tests wait more than they compute: a third lane has them, and nothing else."""
 FIRST = ("tiny", "small", "page", "tests/server/", "tests/pipeline/")
 """What takes long comes first, so that the lanes end together."""
