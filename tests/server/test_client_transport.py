@@ -316,10 +316,15 @@ def test_no_server_says_the_same_over_both_protocols():
 
 
 def test_the_port_of_the_other_protocol(server):
-    for protocol, url in (("grpc", server.http_url), ("http", server.grpc_url)):
+    for protocol, url, spoken in (
+        ("grpc", server.http_url, "HTTP"),
+        ("http", server.grpc_url, "gRPC"),
+    ):
         with DiffusersClient(url, "echo", protocol) as lost, pytest.raises(ServerUnavailable) as e:
             lost.generate(prompt="a", timeout_s=10)
-        assert "the port seems to speak" in str(e.value)
+        assert f"the port seems to speak {spoken}" in str(e.value)
+        assert "8000" in str(e.value)
+        assert "8001" in str(e.value)
         assert str(e.value).isprintable()
 
 
