@@ -23,6 +23,7 @@ from PIL import Image
 
 from builder.tritonserver.server import start_server
 from tests.server.wire import admin
+from tests.waiting import wait_for as wait_until
 from triton_diffusers.client import (
     AsyncDiffusersClient,
     Cancelled,
@@ -429,13 +430,6 @@ def test_closing_the_client_cancels(connect, entry):
     wait_until(lambda: other.generate().info["cancelled"] == before + 1)
     with pytest.raises(ServerUnavailable, match="closed"):
         client.generate()
-
-
-def wait_until(holds):
-    deadline = time.monotonic() + 5
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_threads_share_a_client(client):
