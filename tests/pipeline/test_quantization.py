@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.pipeline.loaded import read_digits
+from tests.pipeline.loaded import draw, read_digits
 from tests.tiny import save
-from triton_diffusers.calls.arguments import read_call
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.load import load_pipeline
 from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.quantization.plan import Quantization, plan_quantization, verify_quantization
 from triton_diffusers.quantization.weight_bytes import count_bytes, is_quantized
-from triton_diffusers.running.run import run_call
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "model_repository" / "demo" / "pipeline"
@@ -32,7 +30,6 @@ QUANTIZED = {
     "wan-t2v": ("transformer",),
     "wan22-t2v": ("transformer", "transformer_2"),
 }
-SMALL = {"height": 32, "width": 32, "num_inference_steps": 2}
 TORCHAO = {"quant_method": "torchao", "quant_type": "Int8WeightOnlyConfig"}
 PER_GROUP = (
     '"quant_type": "Int8WeightOnlyConfig", "quant_type_kwargs": '
@@ -66,17 +63,11 @@ def _refusal(models: Path, model: str, quantization: Any = None, **options: Any)
     return text
 
 
-def _draw(loaded: LoadedPipeline, seed: int = 1, **inputs: Any) -> np.ndarray:
+def _draw(loaded: LoadedPipeline, **inputs: Any) -> np.ndarray:
     """Run one request; return the pictures or frames as float32, 0-255."""
-    given: dict[str, Any] = {"prompt": "a red fox", "seed": seed} | SMALL | inputs
     if loaded.signature.pipeline_class.startswith("Wan"):
-        given |= {"num_frames": 5, "max_sequence_length": 16}
-    tensors = {
-        n: np.array([v.encode()], np.object_) if isinstance(v, str) else np.atleast_1d(np.array(v))
-        for n, v in given.items()
-    }
-    outputs = run_call(read_call(tensors, loaded), loaded, lambda done, total: None)
-    return next(outputs[n] for n in ("images", "frames") if n in outputs).astype(np.float32)
+        inputs = {"num_frames": 5, "max_sequence_length": 16} | inputs
+    return draw(loaded, **inputs).astype(np.float32)
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:

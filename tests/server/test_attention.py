@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tritonclient.utils import InferenceServerException
 
 from builder.tritonserver.server import Server
 from tests.server.entries import add_entry, load_all, unload_all
-from tests.server.wire import PROTOCOLS, admin, connect, infer
+from tests.server.wire import PROTOCOLS, connect, infer
 from tests.tiny import save
 
 pytest_plugins = ("tests.server.small_server",)
@@ -92,19 +91,6 @@ def test_falling_back_is_a_warning(served: Server, protocol: str) -> None:
     (warning,) = _warnings(told)
     assert warning.startswith("attention_backend 'SAGE_ATTN' is not usable here for transformer: ")
     assert np.array_equal(images, native)
-
-
-def test_without_a_fallback_the_entry_does_not_load(
-    served: Server, shared_folder: Path, model: Path
-) -> None:
-    name, protocol = "attention-strict", "grpc"
-    _add(shared_folder, model, name, "SAGE_ATTN", "--attention-fallback", "error")
-    with connect(served, protocol) as client, pytest.raises(InferenceServerException) as refused:
-        client.load_model(name, headers=admin(served, protocol))
-    text = str(refused.value.message())
-    assert "attention_backend 'SAGE_ATTN' is not usable here" in text
-    assert "set attention_fallback to native" in text
-    assert "Traceback" not in text
 
 
 def test_the_log_says_it_once(served: Server) -> None:

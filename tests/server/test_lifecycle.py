@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from builder.tritonserver.server import Server, start_server
 from tests.server.entries import Entry, write_entries
 from tests.server.test_unload import GROWTH, own_memory
 from tests.server.wire import BUSY_STATUS, Pending, admin, connect, infer, refusal
+from tests.waiting import wait_for as _until
 
 LOADS = 4
 ENTRY = {"shapes": Entry("ddpm", {"num_inference_steps": 2})}
@@ -38,13 +38,6 @@ def _region(server: Server) -> Path:
     """The shared memory of the only stub."""
     (stub,) = server.stubs()
     return SHARED_MEMORY / Path(stub.region).name
-
-
-def _until(condition: Any, within_s: float = 20) -> bool:
-    end = time.monotonic() + within_s
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return bool(condition())
 
 
 def test_loading_and_unloading_leaves_nothing_behind(server: Server) -> None:

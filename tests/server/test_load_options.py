@@ -111,7 +111,6 @@ def test_info_and_log_tell_what_the_options_came_to(server: Server) -> None:
 
 
 REFUSED = {
-    "offload": (("--enable-cpu-offload",), "needs a GPU"),
     "mapped": (("--device-map", "balanced"), "parameter 'device_map': 'cuda' is not there"),
     "cannot-run": (
         ("--scheduler", "FlowMatchEulerDiscreteScheduler"),

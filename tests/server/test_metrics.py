@@ -7,19 +7,19 @@ import json
 import re
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 
 from builder.tritonserver.server import Server, start_server
 from tests import tiny
 from tests.server.entries import SMALL, add_entry, load_all
 from tests.server.wire import PROTOCOLS, Pending, connect, infer, post, refusal
+from tests.waiting import wait_for as until
 from triton_diffusers.running.record import ALL_OUTCOMES
 from triton_diffusers.serving.metrics import FAMILIES, PREFIX
 
@@ -78,13 +78,6 @@ def value(series: Series, name: str, **labels: str) -> float:
     """The sum of the series that have these labels."""
     wanted = set(labels.items())
     return sum(v for (n, own), v in series.items() if n == name and wanted <= own)
-
-
-def until(condition: Callable[[], Any], within_s: float = 20) -> bool:
-    end = time.monotonic() + within_s
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.1)
-    return bool(condition())
 
 
 def outcomes(server: Server, model: str) -> dict[str, float]:

@@ -121,14 +121,12 @@ def test_lost_requests_get_an_error_and_those_of_other_models_an_answer(serve, r
     lost = callers.send("dying")
     kept = callers.send("other")
     kill_a_stub(serving, "dying")
-    died = time.monotonic()
     serving.wait_for("warning: requests that model 'dying' was running are lost")
     time.sleep(1)
     assert not any(future.done() for future in kept)
     let_go(repository, "other")
     assert results(kept) == [True, True]
-    assert results(lost) == [False, False]
-    assert time.monotonic() - died < 30
+    assert results(lost, 30) == [False, False]
     serving.wait_for("ready again: dying, other\n")
     let_go(repository, "dying")
     assert_serves(serving, "dying", "other")  # on the same ports
@@ -182,9 +180,7 @@ def test_a_signal_lets_running_requests_finish(serve, repository, call):
         assert not any(future.done() for future in futures)
         let_go(repository, name)
         assert results(futures) == [True, True]
-    answered = time.monotonic()
     assert serving.wait() == 0  # the callers' connections are open still
-    assert time.monotonic() - answered < 15
     assert serving.output.endswith("\nstopped\n")
     assert "error" not in serving.output
     assert "warning" not in serving.output

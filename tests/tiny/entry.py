@@ -32,11 +32,10 @@ class TinyPipeline:
     load_kwargs: dict[str, Any] = field(default_factory=dict)
 
 
-def describe(
-    what: str, components: Callable[[], dict[str, Any]], inputs: Callable[[], dict[str, Any]]
-) -> TinyPipeline:
-    """A TinyPipeline of a class and its constructor arguments; `what`: name, class, modality."""
-    name, pipeline_class, modality = what.split()
+def describe(*what: Any) -> TinyPipeline:
+    """A TinyPipeline: name, class and modality, constructor arguments, arguments of a call."""
+    *words, components, inputs = what
+    name, pipeline_class, modality = " ".join(words).split()
 
     def build() -> DiffusionPipeline:
         import diffusers
