@@ -14,6 +14,9 @@ ADMIN_APIS = ("model-repository", "shared-memory", "trace", "logging")
 `statistics` stays open: it tells no more than /metrics, and perf_analyzer reads it.
 """
 
+REGION_OPTION = "shm-region-prefix-name"
+"""Of the Python backend: by it a server's shared memory is told from another's."""
+
 OWNED_OPTIONS = {
     "model-repository": "--repository",
     "model-store": "--repository",
@@ -76,6 +79,8 @@ def hide_key(pid: int, key: str) -> None:
 def refuse_owned(extra: Sequence[str]) -> None:
     """Refuse Triton options that would contradict ours."""
     for option in extra:
+        if REGION_OPTION in option:
+            raise ServerError(f"{REGION_OPTION} is set by builder serve; leave it out")
         name = option.lstrip("-").partition("=")[0]
         if name in OWNED_OPTIONS:
             raise ServerError(f"--{name} is set by builder serve; use {OWNED_OPTIONS[name]}")

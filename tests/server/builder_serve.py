@@ -139,6 +139,18 @@ class Serving:
         children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         (self.server_pid,) = [int(pid) for file in children for pid in file.read_text().split()]
 
+    def find_server_when_there(self) -> None:
+        """Look for it until it is there: between two of them there is none."""
+
+        def is_there() -> bool:
+            try:
+                self.find_server()
+            except (ValueError, OSError):
+                return False
+            return True
+
+        wait_until(is_there)
+
     def wait(self) -> int:
         """Wait for the end and return the exit code."""
         code = self.process.wait(TIMEOUT_S)
