@@ -22,7 +22,7 @@ from builder.tritonserver.ports import Ports, choose_ports, is_loopback
 from builder.tritonserver.server import Server, start_server
 from triton_diffusers.errors import ConfigError
 
-POLL_S = 0.3
+POLL_S = 0.5
 LOG_LINES = 15
 
 

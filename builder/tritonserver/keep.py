@@ -169,14 +169,22 @@ class Keeper:
         kept.config = config
         living = self._stubs_of(kept.name)
         if len(living) >= instances(config):
-            self._serving.update((stub.region_name, kept.name) for stub in living)
+            self._serve(kept)
             kept.failures = 0
         # still ready: its stub did not go because somebody is unloading it
         elif self._server.states().get(kept.name) == "READY":
             warn(f"the Python process of model '{kept.name}' died; loading it again")
+            # its process may have gone before anybody saw it
+            for region in stubs.mapped_regions(self._server.pid, self._server.regions):
+                self._serving.setdefault(region, kept.name)
             self.reloads[kept.name] += 1
             self._count()
             self._start(kept, living)
+
+    def _serve(self, kept: Kept) -> None:
+        """Remember the processes of a model: requests may wait for them from now on."""
+        found = self._stubs_of(kept.name)
+        self._serving.update((stub.region_name, kept.name) for stub in found)
 
     def _stubs_of(self, name: str) -> list[Stub]:
         stubs_ = self._server.stubs()
@@ -219,6 +227,8 @@ class Keeper:
                 if not is_wanted() or not self._server.is_running():
                     return True
                 return self._failed(kept, error)
+            if is_wanted():
+                self._serve(kept)
         say(f"loaded {kept.name} in {time.monotonic() - started:.1f} s")
         kept.config, kept.served = config, True
         return True
@@ -312,9 +322,12 @@ class Keeper:
         Triton keeps the shared memory of a dead process as long as requests wait for it.
         """
         now, server = time.monotonic(), self._server
-        mapped = stubs.mapped_regions(server.pid, server.regions)
-        mapped &= set(self._serving)
-        orphans = mapped - {stub.region_name for stub in seen} - self._done
+        orphans = set(self._serving) - {stub.region_name for stub in seen}
+        if orphans:
+            mapped = stubs.mapped_regions(server.pid, server.regions)
+            for region in orphans - mapped:
+                del self._serving[region]
+            orphans &= mapped - self._done
         self._lost = {region: lost for region, lost in self._lost.items() if region in orphans}
         for region in orphans - set(self._lost):
             clients = connections.clients(server.pid, server.ports.http, server.ports.grpc)

@@ -41,6 +41,7 @@ DEATH_GRACE_S = 3.0
 ASK_TIMEOUT_S = 5.0
 LOG_BYTES = 64 << 10
 """How much of the log's end is looked at for the reason of an end."""
+LAST_LINES = 15
 HTTP_THREADS = 32
 """Each load call blocks one of them until the model is loaded, with the connections it serves."""
 LOAD_THREADS = 16
@@ -166,7 +167,7 @@ class Server:
         threading.Thread(target=ask, name=f"load {name}", daemon=True).start()
         while True:
             with suppress(queue.Empty):
-                error = outcome.get(timeout=0.1)
+                error = outcome.get(timeout=0.2)
                 if error is not None:
                     raise error
                 return
@@ -305,7 +306,7 @@ class Server:
         """Return the lines of the log that tell most of an end: no frames, no requests."""
         lines = [line.strip() for line in self.log_tail(1000).splitlines()]
         lines = [line for line in lines if line and not _NOISE.search(line)]
-        errors = [line for line in lines if _ERROR_LINE.search(line)]
+        errors = [line for line in lines[-LAST_LINES:] if _ERROR_LINE.search(line)]
         # a wrong option is named first, before all the right ones are listed
         wrong = [line for line in lines if _WRONG_OPTION.search(line)]
         return wrong[:1] or errors[-3:] or lines[-3:]
@@ -426,7 +427,9 @@ def read_reason(body: str) -> str:
 
 _ERROR_LINE = re.compile(r"^E\d{4} |error|failed|terminate called|what\(\)|^Signal|assert", re.I)
 _WRONG_OPTION = re.compile(r"unrecognized option|invalid option|requires an argument")
-_NOISE = re.compile(r"^\d+# |^[+|]|: \{|NVML|CudaDriverHelper|DCGM|pinned", re.I)
+_NOISE = re.compile(
+    r"^\d+# |^[+|]|: \{|NVML|CudaDriverHelper|DCGM|pinned|config modification time", re.I
+)
 
 
 def _spawn(

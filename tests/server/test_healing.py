@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`builder serve` while processes are killed: what was served is served again, callers are told."""
 
+import http.client
 import os
 import random
 import re
@@ -15,6 +16,7 @@ import pytest
 from builder.tritonserver.server import start_server
 from builder.tritonserver.stubs import REGION
 from tests.server.builder_serve import (
+    CONFIG,
     WORKING,
     Serving,
     add_model,
@@ -90,12 +92,25 @@ def test_a_server_that_ends_is_started_again_with_what_was_served(serve, reposit
     serving.find_server()
     assert {stub.model for stub in serving.stubs()} == {"first", "third"}
     assert (infer(serving, "first"), infer(serving, "third")) == (200, 200)
-    assert left(prefix) == regions(serving)[1]
+    wait_until(lambda: left(prefix) == regions(serving)[1])
     assert re.search(r"restarts_total\{.*\} 1$", metrics(serving, "triton_diffusers_server"))
     kill(serving, "third")
     serving.wait_for("ready again: third")
     assert re.search(r"\} 1$", metrics(serving, "triton_diffusers_reloads"), re.MULTILINE)
     assert re.search(r"restarts_total\{.*\} 1$", metrics(serving, "triton_diffusers_server"))
+
+
+def test_a_request_that_ends_the_server_takes_nothing_away(serve, repository):
+    config = CONFIG + 'input [ {{ name: "x" data_type: TYPE_INT64 dims: [ -1 ] optional: true }} ]'
+    add_model(repository, "third", config=config)
+    serving = serve("third", "first", "--repository", repository)
+    serving.wait_until_ready()
+    lie = {"name": "x", "datatype": "INT64", "shape": [2**62], "data": [1]}
+    with pytest.raises((OSError, http.client.HTTPException)):
+        serving.ask("v2/models/third/infer", {"inputs": [lie]})
+    serving.wait_for(r"ended by itself: signal \d+ \(SIG\w+\); its last words: .*starting it again")
+    serving.wait_for("ready again: (first, third|third, first)")
+    assert (infer(serving, "first"), infer(serving, "third")) == (200, 200)
 
 
 def test_a_server_that_ends_while_a_model_loads_is_not_waited_for(serve, repository):
