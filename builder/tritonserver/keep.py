@@ -230,7 +230,7 @@ class Keeper:
             if is_wanted():
                 self._serve(kept)
         say(f"loaded {kept.name} in {time.monotonic() - started:.1f} s")
-        kept.config, kept.served = config, True
+        kept.config, kept.served, kept.failures = config, True, 0
         return True
 
     def _failed(self, kept: Kept, error: ServerError) -> bool:

@@ -39,9 +39,13 @@ def starting(code: str, model: str = WORKING) -> str:
     )
 
 
-SLOW = starting("time.sleep(2)")
+SLOW = starting("time.sleep(6)")
 REFUSING = starting("if os.path.exists(here + '/no'): raise RuntimeError('not now')")
-DEADLY = starting("if not os.path.exists(here + '/ok'): os.kill(os.getppid(), signal.SIGSEGV)")
+DEADLY = starting(
+    """if not os.path.exists(here + "/ok"):
+    os.kill(os.getppid(), signal.SIGABRT)
+    time.sleep(60)"""
+)
 MEETING = starting(
     """open(here + "/here", "w").close()
 for _ in range(100):
@@ -116,7 +120,7 @@ def test_a_request_that_ends_the_server_takes_nothing_away(serve, repository):
 def test_a_server_that_ends_while_a_model_loads_is_not_waited_for(serve, repository):
     add_model(repository, "third", DEADLY)
     serving = serve("first", "third", "--repository", repository)
-    serving.wait_for("ended by itself: signal 11")
+    serving.wait_for(r"ended by itself: signal 6 \(SIGABRT\)")
     (repository / "third" / "ok").touch()
     serving.wait_until_ready()
     assert (infer(serving, "first"), infer(serving, "third")) == (200, 200)
