@@ -182,7 +182,7 @@ class Server:
         """Unload a model and wait until it is gone, so that its memory is free."""
         self.start_unload(name, timeout_s)
         deadline = time.monotonic() + timeout_s
-        while self.states().get(name) in ("READY", "UNLOADING"):
+        while self.states(timeout_s=30).get(name) in ("READY", "UNLOADING"):
             if time.monotonic() > deadline:
                 raise ServerError(f"model '{name}' did not unload within {timeout_s:.0f} s")
             time.sleep(0.05)
