@@ -7,6 +7,7 @@ both leave behind. The kernel's own means (PR_SET_PDEATHSIG) comes on top where 
 ends the server with the *thread* that started it, so only the main one's servers get it.
 
 launch.py PIPE THREAD COMMAND...: the pipe's number, and 1 where the main thread started this.
+launch.py PIPE watch GROUP: the watch of a process group.
 """
 
 import ctypes
@@ -24,6 +25,7 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 ENDED = b"ended\n"
+WATCH = "watch"
 ROOT = Path(__file__).parents[2]
 """Where the packages lie that the watch needs."""
 
@@ -97,7 +99,10 @@ def main(pipe: int, in_main_thread: bool, command: list[str]) -> None:
     if not middle:
         # an orphan: the server must not have a child that it knows nothing of
         if not os.fork():
-            _watch(pipe, group)
+            _detach()
+            # anew: this one's command line has the server's key, for as long as it lives
+            again = [sys.executable, "-I", "-S", __file__, str(pipe), WATCH, str(group)]
+            os.execv(again[0], again)
         os._exit(0)
     os.waitpid(middle, 0)
     os.close(pipe)
@@ -112,16 +117,20 @@ def main(pipe: int, in_main_thread: bool, command: list[str]) -> None:
         os._exit(127)
 
 
+def _detach() -> None:
+    """Leave the server's group, its log and the folder; signals of a terminal are for others."""
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
+    os.chdir("/")
+
+
 def _watch(pipe: int, group: int) -> None:
     """Wait for the end of the program; never returns."""
     try:
-        os.setsid()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1, 2):
-            os.dup2(nowhere, standard)
-        os.chdir("/")
         with open(pipe, "rb") as file:
             told = file.read().splitlines(keepends=True)
         if told[-1:] != [ENDED]:
@@ -135,4 +144,6 @@ def _watch(pipe: int, group: int) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[2] == WATCH:
+        _watch(int(sys.argv[1]), int(sys.argv[3]))
     main(int(sys.argv[1]), sys.argv[2] == "1", sys.argv[3:])

@@ -74,6 +74,13 @@ def regions(serving: Serving) -> tuple[str, set[str]]:
     return REGION + next(iter(used)).removeprefix(REGION).partition("_")[0], used
 
 
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
 def left(prefix: str) -> set[str]:
     return {path.name for path in Path("/dev/shm").glob(f"{prefix}*")}
 
@@ -187,6 +194,9 @@ def test_nothing_outlives_a_builder_that_is_killed(serve, repository):
     prefix, used = regions(serving)
     key = Path(f"/dev/shm/triton-admin-key-{serving.http.rpartition(':')[2]}")
     assert key.exists()
+    secret = key.read_text().strip().encode()
+    shown = [f for f in Path("/proc").glob("[0-9]*/cmdline") if secret in _read(f)]
+    assert not shown  # nor in that of the watch
     assert left(prefix) == used
     serving.process.kill()
     wait_until(lambda: not group_exists(serving.server_pid))
