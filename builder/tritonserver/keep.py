@@ -135,7 +135,7 @@ class Keeper:
                 self._seen, self._ask_at = seen, time.monotonic() + ASK_S
                 stubs.remove_dead_regions(self._server.pid, self._server.regions)
         if self._healed and not self.away():
-            say(f"ready again: {', '.join(self._healed)}")
+            say(f"ready again: {', '.join(sorted(set(self._healed)))}")
             self._healed = []
 
     # -- models
