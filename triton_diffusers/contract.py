@@ -151,6 +151,10 @@ ADMIN_HEADER = "triton-diffusers-admin-key"
 """Header with the key that tritonserver's administrative calls need under `builder serve`."""
 
 
+COUNTS = "TRITON_DIFFUSERS_COUNTS"
+"""Variable of a stub's environment: the file with what `builder serve` counted, as JSON."""
+
+
 def is_decoupled(model_config: Mapping[str, Any]) -> bool:
     """Tell whether an entry's configuration, as JSON of Triton's, makes it answer streams only."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))

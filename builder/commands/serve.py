@@ -17,15 +17,14 @@ from builder.entries import repository
 from builder.tritonserver import installation
 from builder.tritonserver.bare import bare_command, free_ports
 from builder.tritonserver.installation import ServerError
+from builder.tritonserver.keep import Keeper
 from builder.tritonserver.options import read_or_write_key, refuse_owned
 from builder.tritonserver.ports import Ports, choose_ports, is_loopback
-from builder.tritonserver.revive import load, revive
 from builder.tritonserver.server import Server, start_server
-from builder.tritonserver.watch import Watch
 from triton_diffusers.config import admin_key
 from triton_diffusers.errors import ConfigError
 
-POLL_S = 1.0
+POLL_S = 0.5
 LOG_LINES = 15
 
 
@@ -118,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             with _start(args, ports, log, key) as server:
                 signals.server = server
-                return _serve_until_told(server, names)
+                return _serve_until_told(server, Path(args.repository), names)
         except KeyboardInterrupt:
             if signals.server and signals.server.unfinished:
                 warn(f"requests of {', '.join(signals.server.unfinished)} were not finished")
@@ -149,18 +148,27 @@ def _print_command(args: argparse.Namespace, names: list[str]) -> int:
     return 0
 
 
-def _serve_until_told(server: Server, names: list[str]) -> int:
+def _serve_until_told(server: Server, repository: Path, names: list[str]) -> int:
     try:
-        return _serve(server, names)
+        return _serve(server, repository, names)
     except KeyboardInterrupt:
         limit = f"{server.exit_timeout_s:.0f} s"
         say(f"stopping: running requests have {limit} to finish  (Ctrl-C again ends it at once)")
         raise
 
 
-def _serve(server: Server, names: list[str]) -> int:
-    """Load the entries, then watch their stubs. Returns only when it cannot go on."""
-    loaded = [name for name in names if load(server, name)]
+def _serve(server: Server, repository: Path, names: list[str]) -> int:
+    """Load the entries, then keep them served. Returns only when none could be loaded."""
+    keeper = Keeper(server, repository)
+    try:
+        return _keep(keeper, server, names)
+    finally:
+        keeper.close()
+
+
+def _keep(keeper: Keeper, server: Server, names: list[str]) -> int:
+    with busy(f"loading {', '.join(names)}"):
+        loaded = keeper.load_first(names)
     if not loaded:
         fail("no model could be loaded: see the lines above and the server's log")
         return 1
@@ -168,12 +176,9 @@ def _serve(server: Server, names: list[str]) -> int:
     say(f"  HTTP    http://{server.http_url}")
     say(f"  gRPC    {server.grpc_url}")
     say(f"  metrics http://{server.metrics_url}/metrics")
-    watch = Watch(server)
-    while server.is_running():
+    while True:
         time.sleep(POLL_S)
-        if dead := watch.dead_models():
-            revive(server, dead)
-    raise ServerError(f"tritonserver ended by itself with exit code {server.process.returncode}")
+        keeper.look()
 
 
 def _start(args: argparse.Namespace, ports: Ports, log: Path | None, key: str | None) -> Server:

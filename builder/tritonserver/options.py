@@ -15,6 +15,14 @@ ADMIN_APIS = ("model-repository", "shared-memory", "trace", "logging")
 `statistics` stays open: it tells no more than /metrics, and perf_analyzer reads it.
 """
 
+REGION_OPTION = "shm-region-prefix-name"
+"""Of the Python backend: by it a server's shared memory is told from another's."""
+
+HTTP_THREADS = 32
+"""Each load call blocks one of them until the model is loaded, with the connections it serves."""
+LOAD_THREADS = 16
+"""More than models load side by side, so that none waits unseen inside of Triton."""
+
 OWNED_OPTIONS = {
     "model-repository": "--repository",
     "model-store": "--repository",
@@ -46,6 +54,8 @@ def triton_options(
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",
         f"--exit-timeout-secs={exit_timeout_s}",
+        f"--http-thread-count={HTTP_THREADS}",
+        f"--model-load-thread-count={LOAD_THREADS}",
         *restricted(key),
     ]
 
@@ -94,6 +104,8 @@ def hide_key(pid: int, key: str) -> None:
 def refuse_owned(extra: Sequence[str]) -> None:
     """Refuse Triton options that would contradict ours."""
     for option in extra:
+        if REGION_OPTION in option:
+            raise ServerError(f"{REGION_OPTION} is set by builder serve; leave it out")
         name = option.lstrip("-").partition("=")[0]
         if name in OWNED_OPTIONS:
             raise ServerError(f"--{name} is set by builder serve; use {OWNED_OPTIONS[name]}")

@@ -7,7 +7,6 @@ done: from then on nothing but idle connections is left.
 """
 
 import time
-from collections.abc import Collection
 from contextlib import suppress
 from subprocess import Popen, TimeoutExpired
 from typing import Protocol
@@ -47,23 +46,17 @@ class Running(Protocol):
         """End it and all that it started at once."""
 
 
-def end(server: Running, lost: Collection[str] = ()) -> list[str]:
-    """End the server and everything that it started; return the models that were not done.
-
-    lost: models whose stub is dead, for which nothing is waited.
-    """
-    regions: set[str] = set()
+def end(server: Running) -> list[str]:
+    """End the server and everything that it started; return the models that were not done."""
     unfinished: list[str] = []
     try:
-        regions = stubs.shared_memory_regions(server.pid)
         if server.is_running():
             awaited = _unload_all(server)
             server.process.terminate()
-            unfinished = _wait(server, awaited, lost)
+            unfinished = _wait(server, awaited)
     finally:
         server.kill()
         server.process.wait(10)
-        stubs.remove_regions(regions)
     return unfinished
 
 
@@ -81,7 +74,7 @@ def _unload_all(server: Running) -> set[str] | None:
     return {name for name, state in states.items() if state in ("READY", "UNLOADING")}
 
 
-def _wait(server: Running, awaited: set[str] | None, lost: Collection[str]) -> list[str]:
+def _wait(server: Running, awaited: set[str] | None) -> list[str]:
     """Wait until the server ended, or has only idle connections, or its time is over."""
     deadline = time.monotonic() + server.exit_timeout_s
     grace_ends: float | None = None
@@ -89,7 +82,7 @@ def _wait(server: Running, awaited: set[str] | None, lost: Collection[str]) -> l
         with suppress(TimeoutExpired):
             server.process.wait(POLL_S)
             return []
-        alive = {stub.model for stub in server.stubs()} - set(lost)
+        alive = {stub.model for stub in server.stubs()}
         busy = alive if awaited is None else alive & awaited
         now = time.monotonic()
         grace_ends = None if busy else grace_ends or now + GRACE_S

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python stubs of a tritonserver, read from /proc: one process per model instance."""
 
+import re
+import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +11,14 @@ from pathlib import Path
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 STUB = "triton_python_backend_stub"
+REGION = "triton_python_backend_shm_region_"
+"""How the names of the stubs' shared memory begin; a part that is a server's own follows."""
+STARTING_S = 2.0
+STAND_IN = "triton_diffusers_stand_in"
+"""Names the instances of a stand-in (stand_in.py), whose process is no stub of a model."""
+INSTANCE = re.compile(r"(.+)_\d+_\d+")
+FROM_LOAD_CALL = re.compile(r"folder\w{6}")
+"""Where Triton puts the files of a model that came with its load call."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +30,11 @@ class Stub:
     region: str
     arguments: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """Its command line, which has the name of its instance somewhere."""
+
+    @property
+    def region_name(self) -> str:
+        """The file of its shared memory in /dev/shm."""
+        return Path(self.region).name
 
 
 def find(server_pid: int) -> list[Stub]:
@@ -32,16 +48,38 @@ def dead(server_pid: int) -> set[int]:
     return {pid for folder in PROC.glob("[0-9]*") if (pid := _read_dead(folder, server_pid))}
 
 
-def shared_memory_regions(server_pid: int) -> set[str]:
-    """Return the names of the shared memory that the server's stubs hold now."""
-    return {stub.region for stub in find(server_pid)}
+def mapped_regions(server_pid: int, prefix: str) -> set[str]:
+    """Return the names of the stubs' shared memory that the server itself has mapped."""
+    start = f"{SHARED_MEMORY}/{prefix}"
+    with suppress(OSError):
+        lines = (PROC / str(server_pid) / "maps").read_text(errors="surrogateescape").splitlines()
+        words = (line.split(maxsplit=5)[-1] for line in lines if start in line)
+        return {Path(word.removesuffix(" (deleted)")).name for word in words}
+    return set()
 
 
-def remove_regions(regions: set[str]) -> None:
-    """Remove shared memory that a killed server left behind."""
-    for region in regions:
-        if region.startswith("triton_python_backend_shm"):
-            (SHARED_MEMORY / Path(region).name).unlink(missing_ok=True)
+def remove_regions(prefix: str, keep: Collection[str] = ()) -> None:
+    """Remove the shared memory of one server's stubs: that whose name starts with its prefix."""
+    if not prefix.startswith(REGION):
+        return
+    for region in SHARED_MEMORY.glob(f"{prefix}*"):
+        if region.name not in keep:
+            region.unlink(missing_ok=True)
+
+
+def remove_dead_regions(server_pid: int, prefix: str) -> None:
+    """Remove what killed stubs left: regions that neither a stub nor the server holds."""
+    old = {region.name for region in SHARED_MEMORY.glob(f"{prefix}*") if _is_old(region)}
+    held = {stub.region_name for stub in find(server_pid)} | mapped_regions(server_pid, prefix)
+    for name in old - held:
+        (SHARED_MEMORY / name).unlink(missing_ok=True)
+
+
+def _is_old(region: Path) -> bool:
+    """Tell whether a region was there before a stub could be starting with it."""
+    with suppress(OSError):
+        return time.time() - region.stat().st_ctime > STARTING_S
+    return False
 
 
 def _read_dead(folder: Path, group: int) -> int | None:
@@ -63,5 +101,15 @@ def _read(folder: Path, group: int) -> Stub | None:
         if Path(arguments[0]).name == STUB:
             # <stub> <repository>/<model>/<version>/model.py <shared memory region> ...
             model = Path(arguments[1]).parts[-3]
+            if any(word.startswith(STAND_IN) for word in arguments):
+                return None
+            if FROM_LOAD_CALL.fullmatch(model):
+                model = _model_of_instance(arguments) or model
             return Stub(int(folder.name), model, arguments[2], tuple(arguments))
     return None
+
+
+def _model_of_instance(arguments: list[str]) -> str | None:
+    """Return a model's name out of its instance's, NAME_GROUP_NUMBER, where nothing named these."""
+    found = (INSTANCE.fullmatch(word) for word in arguments[2:])
+    return next((match[1] for match in found if match), None)

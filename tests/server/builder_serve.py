@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from builder.tritonserver import stubs
-from tests.waiting import wait_for as wait_until  # noqa: F401 - for those who use this
+from tests.waiting import wait_for as wait_until
 from triton_diffusers.config import admin_key
 
 TIMEOUT_S = 60
@@ -139,6 +139,18 @@ class Serving:
         """Look for the server's process, which is another one after it was started again."""
         children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         (self.server_pid,) = [int(pid) for file in children for pid in file.read_text().split()]
+
+    def find_server_when_there(self) -> None:
+        """Look for it until it is there: between two of them there is none."""
+
+        def is_there() -> bool:
+            try:
+                self.find_server()
+            except (ValueError, OSError):
+                return False
+            return True
+
+        wait_until(is_there)
 
     def wait(self) -> int:
         """Wait for the end and return the exit code."""

@@ -126,16 +126,6 @@ def test_no_model_left_is_a_failure(serve, tmp_path):
     assert not users_of(log)
 
 
-def test_a_server_that_dies_is_an_error_with_its_log(serve, repository):
-    serving = serve("--repository", repository)
-    serving.wait_until_ready()
-    os.kill(serving.server_pid, signal.SIGKILL)
-    assert serving.wait() == 1
-    assert "error: tritonserver ended by itself with exit code -9" in serving.output
-    assert "  | " in serving.output
-    wait_until(lambda: not group_exists(serving.server_pid))
-
-
 @pytest.mark.parametrize("kind", ["http", "grpc", "metrics"])
 def test_a_busy_port_is_one_line(kind, repository, capsys):
     with socket.socket() as taken:

@@ -8,13 +8,17 @@ the requests. Nothing here fails a request.
 
 import contextlib
 import ctypes
+import json
+import os
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from triton_diffusers.contract import COUNTS
 from triton_diffusers.errors import one_line
 from triton_diffusers.running.record import ALL_OUTCOMES, OK, STAGES, Record, exclusive
 
@@ -88,6 +92,8 @@ FAMILIES = (
         "gauge",
         "Most memory since loading: torch's on the GPU, the process's on a CPU.",
     ),
+    Family("reloads_total", "counter", "Times the model was loaded again as its process died."),
+    Family("server_restarts_total", "counter", "Times tritonserver was started again."),
 )
 """Every metric also has the labels of `Metrics`: model, version, model_instance."""
 _BY_NAME = {family.name: family for family in FAMILIES}
@@ -165,6 +171,8 @@ class Metrics:
                     _FAMILIES_OF_PROCESS[family.name] = _made(make, family)
                 for value in family.values if family.label else ("",):
                     self._one(family.name, value)
+            for name, number in counts_of_builder(self._labels.get("model", "")):
+                self._one(name, "").increment(max(0.0, number - self._one(name, "").value()))
         except Exception as error:
             self._log(f"there are no metrics of this model: {one_line(error)}")
             return False
@@ -233,6 +241,19 @@ class Metrics:
         if denoising:
             steps = sum(r.steps for r in records if "denoise" in r.seconds)
             yield "steps_per_second", "", steps / denoising
+
+
+def counts_of_builder(model: str) -> list[tuple[str, float]]:
+    """Return what `builder serve` counted, which no process of Triton could: it counts their ends.
+
+    A model that is loaded again reads it anew; what it told before, the server still has.
+    """
+    try:
+        told = json.loads(Path(os.environ[COUNTS]).read_text())
+        reloads = float(told["reloads"].get(model, 0))
+        return [("reloads_total", reloads), ("server_restarts_total", float(told["restarts"]))]
+    except (KeyError, OSError, ValueError):
+        return []
 
 
 def counts(records: Sequence[Record]) -> Iterator[Value]:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from builder import main as builder
-from builder.commands.serve import StopSignals, _serve
+from builder.commands.serve import StopSignals
 from builder.entries.repository import write_entry
 from builder.tritonserver import installation, stubs
 from builder.tritonserver.installation import Binary, ServerError
+from builder.tritonserver.keep import pause_s
 from builder.tritonserver.options import OWNED_OPTIONS, refuse_owned
 from builder.tritonserver.ports import Ports, choose_ports
 from builder.tritonserver.server import read_reason
@@ -43,6 +44,11 @@ def test_reasons_are_one_line_without_the_traceback(body, reason):
 def test_options_that_are_ours_are_refused(option, form):
     with pytest.raises(ServerError, match=option):
         refuse_owned(["--log-verbose=1", form.format(option)])
+
+
+def test_the_names_of_shared_memory_are_ours():
+    with pytest.raises(ServerError, match="leave it out"):
+        refuse_owned(["--backend-config=python,shm-region-prefix-name=x"])
 
 
 def test_other_options_pass():
@@ -155,13 +161,16 @@ def test_stubs_are_read_from_proc(tmp_path, monkeypatch):
     assert stubs.find(4) == [stubs.Stub(5, "a model", "region_5")]
 
 
-def test_only_the_backends_own_regions_are_removed(tmp_path, monkeypatch):
+def test_only_a_servers_own_regions_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(stubs, "SHARED_MEMORY", tmp_path)
-    ours = "triton_python_backend_shm_region_1"
-    for name in (ours, "other"):
+    ours = f"{stubs.REGION}ab_"
+    for name in (f"{ours}1", f"{ours}2", f"{stubs.REGION}cd_1", "other"):
         (tmp_path / name).write_text("")
-    stubs.remove_regions({ours, "other", "/etc/passwd", "triton_python_backend_shm_gone"})
-    assert [p.name for p in tmp_path.iterdir()] == ["other"]
+    stubs.remove_regions("")
+    stubs.remove_regions("other")
+    stubs.remove_regions(ours, keep=[f"{ours}2"])
+    left = sorted(p.name for p in tmp_path.iterdir())
+    assert left == ["other", f"{ours}2", f"{stubs.REGION}cd_1"]
 
 
 def test_only_the_first_signal_interrupts():
@@ -178,15 +187,16 @@ def add_process(proc: Path, pid: int, group: int, arguments: list[str]) -> None:
     (folder / "cmdline").write_text("".join(word + "\0" for word in arguments))
 
 
-def test_where_no_model_loads_the_log_is_named(capsys):
-    class Refusing:
-        def load(self, name: str) -> None:
-            raise ServerError("it is too large")
+@pytest.mark.parametrize("folder", ["/repo/a model", "/tmp/folderAb3_9x"])
+def test_a_model_whose_files_came_with_its_load_call_has_its_name(tmp_path, monkeypatch, folder):
+    monkeypatch.setattr(stubs, "PROC", tmp_path)
+    words = ["/t/triton_python_backend_stub", f"{folder}/1/model.py", "region", "1", "a model_0_1"]
+    add_process(tmp_path, 5, group=4, arguments=words)
+    stand_in = [*words[:-1], f"{stubs.STAND_IN}_0"]
+    add_process(tmp_path, 6, group=4, arguments=stand_in)
+    assert [stub.model for stub in stubs.find(4)] == ["a model"]
 
-        def is_running(self) -> bool:
-            return True
 
-    assert _serve(Refusing(), ["a"]) == 1
-    first, last = capsys.readouterr().err.splitlines()
-    assert first == "error: model 'a' did not load: it is too large"
-    assert last == "error: no model could be loaded: see the lines above and the server's log"
+@pytest.mark.parametrize(("failures", "pause"), [(0, 0), (1, 1), (2, 2), (3, 4), (9, 30), (99, 30)])
+def test_pauses_grow_and_end(failures, pause):
+    assert pause_s(failures) == pause
