@@ -9,18 +9,14 @@ from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from fastapi import Request
-from fastapi.routing import APIRoute
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, Headers
 from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
-from starlette.responses import Response
 
 from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.requests.complexity import TooComplexError, load_json
 from triton_diffusers.gateway.settings import Settings
-from triton_diffusers.gateway.state import state_of
 
 MULTIPART = "multipart/form-data"
 URLENCODED = "application/x-www-form-urlencoded"
@@ -99,7 +95,7 @@ def _read_form(headers: Headers, content: bytes, settings: Settings) -> FormData
     try:
         form: FormData = _finish(parser.parse())
     except MultiPartException as error:
-        raise invalid(f"the form cannot be read: {error.message}") from None
+        raise invalid(f"the form cannot be read: {error.__cause__ or error.message}") from None
     except FormParserError as error:
         raise invalid(f"the form cannot be read: {error}") from None
     return form
@@ -126,21 +122,3 @@ def _finish(work: Coroutine[Any, Any, T]) -> T:
         return result
     work.close()
     raise RuntimeError("the parser of forms waited for something")
-
-
-class _BoundedRequest(Request):
-    async def json(self) -> Any:
-        return await read_json(await self.body(), state_of(self).settings)
-
-
-class BoundedRoute(APIRoute):
-    """A route whose JSON body, which FastAPI reads, is read by read_json()."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's handler, given a request that reads JSON here."""
-        handle = super().get_route_handler()
-
-        async def bounded(request: Request) -> Response:
-            return await handle(_BoundedRequest(request.scope, request.receive))
-
-        return bounded

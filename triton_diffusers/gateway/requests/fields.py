@@ -132,7 +132,7 @@ async def read_fields(
             continue
         target = input_of(model, name)
         if target is not None:
-            await _add_media(settings, asked, target, name, value)
+            await _add_media(settings, model, asked, target, name, value)
         elif name in cosmetic and name not in model.entry.inputs:
             asked.notes.append(f"{name} is ignored: '{model.name}' has nothing of the kind")
         elif name in named("in_requests") and name not in model.entry.inputs:
@@ -147,7 +147,9 @@ async def read_fields(
     return asked
 
 
-async def _add_media(settings: Settings, asked: Asked, target: str, name: str, value: Any) -> None:
+async def _add_media(
+    settings: Settings, model: Model, asked: Asked, target: str, name: str, value: Any
+) -> None:
     """Add a media input as file contents."""
     if target in asked.keywords:
         raise invalid(f"'{name}' and another field are both the input '{target}': send one", name)

@@ -6,14 +6,17 @@ A form carries texts and files: a file becomes bytes, `name[]` and repeated name
 """
 
 import re
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
 from triton_diffusers.gateway.errors import ApiError, invalid
 from triton_diffusers.gateway.models import Model
@@ -203,3 +206,21 @@ def _read_structure(settings: Settings, name: str, text: str) -> Any:
         raise invalid(f"{name}: it has {error}", name, "body_too_complex") from None
     except (ValueError, RecursionError):
         return text
+
+
+class _BoundedRequest(Request):
+    async def json(self) -> Any:
+        return await read_json(await self.body(), state_of(self).settings)
+
+
+class BoundedRoute(APIRoute):
+    """A route whose JSON body, which FastAPI reads, is read by read_json()."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return FastAPI's handler, given a request that reads JSON here."""
+        handle = super().get_route_handler()
+
+        async def bounded(request: Request) -> Response:
+            return await handle(_BoundedRequest(request.scope, request.receive))
+
+        return bounded

@@ -18,8 +18,8 @@ from triton_diffusers.gateway.answers.streaming import EventCall, stream
 from triton_diffusers.gateway.calls import generate, until_gone
 from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.models import Model
-from triton_diffusers.gateway.requests.bodies import BoundedRoute
 from triton_diffusers.gateway.requests.fields import CHAT, COSMETIC, PROMPT, Asked, read_fields
+from triton_diffusers.gateway.requests.uploads import BoundedRoute
 from triton_diffusers.gateway.results import check_size
 from triton_diffusers.gateway.routers.images import STREAMS, data_url
 from triton_diffusers.gateway.schemas import (

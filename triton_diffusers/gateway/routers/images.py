@@ -20,7 +20,6 @@ from triton_diffusers.gateway.answers.streaming import EventCall, stream
 from triton_diffusers.gateway.calls import generate, until_gone
 from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.models import Model
-from triton_diffusers.gateway.requests.bodies import BoundedRoute
 from triton_diffusers.gateway.requests.fields import (
     PROMPT,
     Asked,
@@ -28,7 +27,7 @@ from triton_diffusers.gateway.requests.fields import (
     read_fields,
 )
 from triton_diffusers.gateway.requests.media import IMAGE_FIELDS
-from triton_diffusers.gateway.requests.uploads import document, read_request
+from triton_diffusers.gateway.requests.uploads import BoundedRoute, document, read_request
 from triton_diffusers.gateway.results import check_size
 from triton_diffusers.gateway.schemas import (
     ImageData,
