@@ -30,30 +30,36 @@ OTHER_FILES = 512
 
 
 class Connections:
-    """Those of one gateway. Where there are too many, the one that was idle longest is closed."""
+    """Those of one gateway. For a newcomer too many, the one that sent nothing for longest goes."""
 
     def __init__(self, settings: Settings):
         self.settings = settings
         self._most = room_for(settings.max_connections)
-        self._idle: dict[Connection, None] = {}
-
-    def set_idle(self, connection: "Connection") -> None:
-        """Note that no request runs on a connection; the one noted last is closed last."""
-        self.set_busy(connection)
-        self._idle[connection] = None
-
-    def set_busy(self, connection: "Connection") -> None:
-        """Note that a request runs, or that a connection is closed."""
-        self._idle.pop(connection, None)
+        self._awaited: dict[Connection, None] = {}
+        """Those whose callers have something to send, who sent last at the end."""
 
     def admit(self, newcomer: "Connection", count: int) -> bool:
-        """Make room for a connection that is one of `count`; False: all others have requests."""
+        """Make room for a connection that is one of `count`; False: requests run on all others."""
         if count > self._most:
-            if not self._idle:
+            if not self._awaited:
                 return False
-            next(iter(self._idle)).drop()
-        self.set_idle(newcomer)
+            next(iter(self._awaited)).drop()
+        self.await_caller(newcomer)
         return True
+
+    def await_caller(self, connection: "Connection") -> None:
+        """Note that a caller may send the next request, or the rest of one."""
+        self._awaited[connection] = None
+
+    def hear(self, connection: "Connection") -> None:
+        """Note that a caller sends."""
+        if connection in self._awaited:
+            self.forget(connection)
+            self.await_caller(connection)
+
+    def forget(self, connection: "Connection") -> None:
+        """Note that a request runs whose caller waits, or that a connection is closed."""
+        self._awaited.pop(connection, None)
 
 
 def room_for(wanted: int) -> int:
@@ -105,8 +111,10 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse, piece by piece; stop waiting for a head where a request runs now."""
-        data = self._waiting + data if self._waiting else data
-        self._waiting = b""
+        data, self._waiting = self._waiting + data, b""
+        if not data:
+            return
+        self._shared.hear(self)
         view = memoryview(data)
         for start in range(0, len(data), PIECE):
             if self.transport.is_closing():
@@ -122,7 +130,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
-        self._shared.set_busy(self)
+        self._shared.forget(self)
         self._stop_awaiting_head()
         if self._reader_timer is not None:
             self._reader_timer.cancel()
@@ -130,7 +138,7 @@ class Connection(HttpToolsProtocol):
 
     def drop(self) -> None:
         """Close at once."""
-        self._shared.set_busy(self)
+        self._shared.forget(self)
         self.connections.discard(self)
         self.transport.abort()
 
@@ -149,8 +157,9 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.get_write_buffer_size():
             self._watch_reader()
-        if not self.pipeline:
-            self._shared.set_idle(self)
+        if self.transport.is_closing() or self._is_running():
+            return
+        self._shared.await_caller(self)
         if self._waiting:
             self.loop.call_soon(self.data_received, b"")
 
@@ -174,7 +183,6 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Run the request."""
         self._is_in_head, self._since = False, 0
-        self._shared.set_busy(self)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -186,6 +194,8 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Await the next head."""
         self._is_in_head, self._since = True, 0
+        if self._is_running():
+            self._shared.forget(self)
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:

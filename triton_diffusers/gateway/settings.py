@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     max_connections: int = Field(
         4096,
         gt=0,
-        description="connections at once; for more, those that were idle longest are closed",
+        description="connections at once; the one that sent nothing for longest gives way",
     )
     max_head_bytes: int = Field(
         64 * 1024, ge=1024, description="largest head of a request: its first line and headers"
