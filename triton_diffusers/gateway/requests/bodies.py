@@ -5,6 +5,7 @@ Python's JSON parser holds up every thread while it runs, so that what it is giv
 """
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -57,8 +58,10 @@ def _read_json(content: bytes, settings: Settings) -> Any:
         value = load_json(content, settings.max_json_values)
     except TooComplexError as error:
         raise invalid(f"the body has {error}", code="body_too_complex") from None
-    except (ValueError, RecursionError) as error:
+    except json.JSONDecodeError as error:
         raise invalid(f"the body is no JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise invalid(f"the body is no JSON, or cannot be read: {error}") from None
     if isinstance(value, dict):
         check_number(value, settings)
     return value
