@@ -52,7 +52,7 @@ def narrow() -> Iterator[str]:
         max_requests=8,
         max_connections=200,
         head_timeout_s=2,
-        body_timeout_s=2,
+        body_timeout_s=4,
         write_timeout_s=0.5,
     ) as url:
         yield url
