@@ -11,7 +11,11 @@ import logging
 import resource
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from triton_diffusers.gateway.errors import ApiError, busy, invalid
 from triton_diffusers.gateway.settings import Settings
@@ -92,6 +96,7 @@ class Connection(HttpToolsProtocol):
         self._reader_timer: asyncio.TimerHandle | None = None
         self._unread, self._was_drained = 0, False
         self._waiting = b""
+        self._answered: RequestResponseCycle | None = None
         self._refusal: ApiError | None = None
         self._is_in_head = True
         self._head_bytes = 0
@@ -134,6 +139,9 @@ class Connection(HttpToolsProtocol):
         self._stop_awaiting_head()
         if self._reader_timer is not None:
             self._reader_timer.cancel()
+        if self._answered is not None:  # of pipelined requests uvicorn tells the last one only
+            self._answered.disconnected = True
+            self._answered.message_event.set()
         super().connection_lost(exc)
 
     def drop(self) -> None:
@@ -202,6 +210,10 @@ class Connection(HttpToolsProtocol):
         """Answer what the parser refuses, as the other errors are."""
         told = "this is no valid HTTP/1.1 request; send one, or fix what is between us"
         self._refuse(self._refusal or invalid(told))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _parse(self, piece: memoryview) -> None:
         self._since += len(piece)
