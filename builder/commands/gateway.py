@@ -36,9 +36,6 @@ URLS = ("database", "files")
 """Settings that may hold a password, which is refused on a command line."""
 KUBERNETES = re.compile(r"(SERVICE|PORT)(_|$)")
 """What it calls variables of a service of the gateway's name."""
-KEEP_ALIVE_S = 75
-"""Longer than proxies keep an idle connection, so that none is used that is just being closed."""
-IDLE_CONNECTIONS = 1024
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -160,10 +157,9 @@ def _serve(app: "FastAPI", settings: "Settings", bound: Any, args: argparse.Name
         access_log=args.verbose,
         server_header=False,
         lifespan="on",
-        timeout_keep_alive=KEEP_ALIVE_S,
+        ws="none",
+        timeout_keep_alive=settings.idle_timeout_s,  # type: ignore[arg-type]
         timeout_graceful_shutdown=args.exit_timeout,
-        # an idle connection costs little, but not nothing
-        limit_concurrency=settings.max_requests + IDLE_CONNECTIONS,
     )
     server = Server(config)
     server.run(sockets=[bound])

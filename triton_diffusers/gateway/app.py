@@ -12,6 +12,7 @@ from triton_diffusers import __version__
 from triton_diffusers.client.address import read_address
 from triton_diffusers.config import admin_key
 from triton_diffusers.gateway import errors
+from triton_diffusers.gateway.connections import Connections
 from triton_diffusers.gateway.errors import ErrorBody
 from triton_diffusers.gateway.jobs.jobs import Jobs, open_store
 from triton_diffusers.gateway.jobs.runs import Context
@@ -51,7 +52,7 @@ def create_app(settings: Settings | None = None, *, only_local: bool = False) ->
     counted = Metrics()
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         models = Models(addresses, settings.triton_admin_key_file)
         sizes = SizeMemory()
         jobs = Jobs(Context(settings, models, files, sizes), store)
@@ -59,7 +60,7 @@ def create_app(settings: Settings | None = None, *, only_local: bool = False) ->
         counted.count_jobs = jobs.counts
         jobs.start()
         try:
-            yield
+            yield {"connections": Connections(settings)}  # which each Connection is given
         finally:
             await jobs.close()
             await models.close()

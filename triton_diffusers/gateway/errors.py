@@ -2,7 +2,7 @@
 """What the gateway refuses or fails with, as OpenAI's error objects.
 
 400 bad input   401 no key   403 another site's page   404 no such model or path
-405 wrong method   408 slow body   413 too large
+405 wrong method   408 slow body   413 too large   431 large head
 429 and 503 with Retry-After: the gateway, the model's queue is full
 499 the caller went away   500 the pipeline failed   502 no tritonserver   504 timed out
 """
@@ -97,6 +97,7 @@ MEANINGS = {
     415: ("invalid_request_error", "the content type is none that is accepted here"),
     416: ("invalid_request_error", "the video has no such part as `Range` asks for"),
     429: ("rate_limit_error", "as many requests or jobs as may; `Retry-After` says when to retry"),
+    431: ("invalid_request_error", "the head of the request is larger than the limit"),
     499: ("cancelled_error", "the caller went away; nobody receives it, the metrics show it"),
     500: ("server_error", "the pipeline failed, in its own words, or the gateway did"),
     502: ("server_error", "no tritonserver answers, or not the one that has the model"),
@@ -199,6 +200,8 @@ def _from_validation(error: RequestValidationError) -> ApiError:
 def _from_http(request: Request, error: HTTPException) -> ApiError:
     """Word what Starlette and FastAPI refuse by themselves."""
     status = error.status_code if error.status_code in TYPES else 400
+    if isinstance(error.__cause__, ApiError):  # FastAPI wraps what reading a body raises
+        return error.__cause__
     message, path, code = str(error.detail), request.url.path, None
     if status == 404:
         message, code = f"there is nothing at {path}; GET /openapi.json lists what is", "not_found"

@@ -5,7 +5,6 @@ Field by field what becomes of them stands in requests/fields.py. A body may hol
 the model besides, by name, as OpenAI's clients send `extra_body`.
 """
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -14,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     create_model,
@@ -23,7 +23,8 @@ from pydantic import (
 from triton_diffusers.config.options import options, traits
 from triton_diffusers.config.text import option_type
 from triton_diffusers.gateway.errors import invalid
-from triton_diffusers.gateway.settings import ChatContent
+from triton_diffusers.gateway.requests.complexity import TooComplexError, load_json
+from triton_diffusers.gateway.settings import MAX_JSON_VALUES, ChatContent
 
 NO_UNICODE = "a text in it is no valid Unicode (half of a surrogate pair); send characters"
 
@@ -34,11 +35,13 @@ def _no_flag(value: Any) -> Any:
     return value
 
 
-def _read_object(value: Any) -> Any:
+def _read_object(value: Any, info: ValidationInfo) -> Any:
     """Read the JSON text that a form carries where JSON has an object."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = load_json(value, (info.context or {}).get("max_json_values", MAX_JSON_VALUES))
+        except TooComplexError as error:
+            raise ValueError(f"it has {error}") from None
         except (ValueError, RecursionError) as error:
             raise ValueError(f'send a JSON object such as {{"a": 1}}: {error}') from None
         if not is_unicode(value):

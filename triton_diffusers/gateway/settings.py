@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MIB = 2**20
+MAX_JSON_VALUES = 2**18
 LONGEST_S = 10**9
 """Some thirty years: times in microseconds, and what is added to a clock, stay numbers."""
 
@@ -46,9 +47,45 @@ class Settings(BaseSettings):
         20 * MIB, gt=0, description="largest file in a request, uploaded or in a data: URL"
     )
     max_body_bytes_in_all: int = Field(
-        256 * MIB, gt=0, description="bodies of all requests that run; more are refused with 429"
+        256 * MIB,
+        gt=0,
+        description="bodies of all requests, as far as they have come; more are refused with 429",
     )
-    max_requests: int = Field(512, gt=0, description="requests at once; more are refused with 429")
+    max_requests: int = Field(
+        512, gt=0, description="requests at once whose bodies are whole; more are refused with 429"
+    )
+    max_connections: int = Field(
+        4096,
+        gt=0,
+        description="connections at once; the one that sent nothing for longest gives way",
+    )
+    max_head_bytes: int = Field(
+        64 * 1024, ge=1024, description="largest head of a request: its first line and headers"
+    )
+    max_fields: int = Field(256, gt=0, description="most fields of a request")
+    max_json_values: int = Field(
+        MAX_JSON_VALUES,
+        gt=0,
+        description="most values in a JSON body: items of lists and entries of objects, in all",
+    )
+    head_timeout_s: float = Field(
+        30, gt=0, le=LONGEST_S, description="longest time for the head of a request"
+    )
+    body_timeout_s: float = Field(
+        300, gt=0, le=LONGEST_S, description="longest time for the body of a request"
+    )
+    idle_timeout_s: float = Field(
+        75,
+        gt=0,
+        le=LONGEST_S,
+        description="how long a connection is kept between requests; longer than a proxy's",
+    )
+    write_timeout_s: float = Field(
+        60,
+        gt=0,
+        le=LONGEST_S,
+        description="how long a caller may leave an answer unread before it is cut off",
+    )
     timeout_s: float | None = Field(
         None,
         gt=0,

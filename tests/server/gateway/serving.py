@@ -35,7 +35,7 @@ def _serve(app: FastAPI) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]
         config = uvicorn.Config(
-            app, http=Connection, log_level="warning", timeout_graceful_shutdown=5
+            app, http=Connection, ws="none", log_level="warning", timeout_graceful_shutdown=5
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)

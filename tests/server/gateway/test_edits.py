@@ -132,6 +132,23 @@ def test_a_mask_with_alpha_but_nothing_transparent_is_diffusers_kind(
     assert np.array_equal(pictures_in(named)[0], inpainted)
 
 
+def test_without_a_mask_transparent_pixels_are_edited(
+    tiny_gateway: str, inpainted: np.ndarray
+) -> None:
+    """As with OpenAI. Form and JSON; a picture with nothing transparent is no mask."""
+    clear = PICTURE.copy()
+    clear.putalpha(Image.fromarray(255 - np.asarray(MASK)))
+    for response in (
+        upload(tiny_gateway, [("image", file_of(clear))], **INPAINT, model="inpaints"),
+        post(tiny_gateway, **INPAINT, model="inpaints", image=url_of(clear)),
+    ):
+        assert np.array_equal(pictures_in(response)[0], inpainted)
+        assert any("transparent pixels of image" in note for note in response.json()["notes"])
+    opaque = PICTURE.convert("RGBA")
+    error = error_in(post(tiny_gateway, **INPAINT, model="inpaints", image=url_of(opaque)))
+    assert "mask" in error["message"]
+
+
 def test_the_mask_matters(tiny_gateway: str, inpainted: np.ndarray) -> None:
     inverted = Image.fromarray(255 - np.asarray(MASK))
     body = INPAINT | {"image": url_of(PICTURE), "mask": url_of(inverted)}

@@ -26,7 +26,6 @@ from tests.server.gateway.calling import (
     wait_for,
 )
 from tests.server.gateway.serving import serve_gateway
-from triton_diffusers.gateway import connections
 from triton_diffusers.gateway.middleware import limits
 
 LIMIT = 100_000
@@ -104,25 +103,26 @@ def test_more_requests_than_may_run_get_429(narrow: str, demo_server: Server) ->
 
 
 def test_bodies_are_bounded_together(narrow: str) -> None:
-    async def slowly() -> object:
-        yield body(LIMIT)[: LIMIT // 2]
-        await asyncio.sleep(30)
+    """Those of requests that run, and of those that come the ones that hold most for longest."""
 
-    async def work(client: httpx.AsyncClient) -> httpx.Response:
-        headers = {"Content-Type": "application/json", "Content-Length": str(LIMIT)}
-        task = asyncio.create_task(client.post(narrow + PATH, content=slowly(), headers=headers))
+    async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
+        headers = {"Content-Type": "application/json"}
+        held = json.dumps(LONG).encode() + b" " * (LIMIT // 2)
+        task = asyncio.create_task(client.post(narrow + PATH, content=held, headers=headers))
         while gateway_metric(narrow, "requests_running") < 2:
             await asyncio.sleep(0.02)
         try:
-            return await client.post(
-                narrow + PATH, content=body(5000), headers=headers | {"Content-Length": "5000"}
-            )
+            return [
+                await client.post(narrow + PATH, content=body(size), headers=headers)
+                for size in (LIMIT * 2 // 3, 1000)
+            ]
         finally:
             await leave(task)
 
-    refused = run(work)
+    refused, taken = run(work)
     check_error(refused, 429, "overloaded")
     assert "retry-after" in refused.headers
+    assert taken.status_code == 200
 
     def whole() -> int:
         headers = {"Content-Type": "application/json"}
@@ -162,10 +162,9 @@ def is_answered(connection: socket.socket) -> bool:
 
 
 def test_a_head_that_does_not_come_ends_its_connection(
-    demo_server: Server, monkeypatch: pytest.MonkeyPatch
+    demo_server: Server,
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.5)
-    with serve_gateway(demo_server.grpc_url) as url:
+    with serve_gateway(demo_server.grpc_url, head_timeout_s=0.5) as url:
         for begin in (b"", HEAD, None):
             with connect(url) as connection:
                 if begin is None:  # a connection that was of use before
@@ -175,9 +174,8 @@ def test_a_head_that_does_not_come_ends_its_connection(
                 assert connection.recv(1) == b""
 
 
-def test_only_heads_must_come_soon(demo_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.2)
-    with serve_gateway(demo_server.grpc_url) as url, connect(url) as idle:
+def test_only_heads_must_come_soon(demo_server: Server) -> None:
+    with serve_gateway(demo_server.grpc_url, head_timeout_s=0.2) as url, connect(url) as idle:
         assert is_answered(idle)
         time.sleep(0.5)
         assert is_answered(idle)

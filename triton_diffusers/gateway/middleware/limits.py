@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much the gateway takes at once: requests, bytes of one body, bytes of all bodies."""
+"""How much the gateway takes at once: requests, bytes of one body, bytes of all bodies.
+
+A body is read whole before its request counts as one that runs, and its bytes count when they
+come: whoever sends slowly holds up nobody. Where the bytes of all are too many, the body that has
+held most of them for longest gives way.
+"""
 
 import asyncio
+import time
 
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triton_diffusers.gateway.errors import ApiError, busy, respond
@@ -13,6 +18,9 @@ from triton_diffusers.gateway.settings import MIB, Settings
 
 BODY_PAUSE_S = 30.0
 """How long a caller may pause while it sends a body."""
+SMALL_BODY = MIB
+KEPT_FOR_SMALL = 8
+"""One part in so many of the bytes of all bodies is kept for those that are small."""
 CLOSE = {"Connection": "close"}
 """The rest of a body that is refused is not read, so its connection is of no more use."""
 
@@ -24,7 +32,9 @@ class Limits:
         self.settings = settings
         self.running = 0
         self.held_bytes = 0
-        """Of the bodies of all requests that run."""
+        """Of bodies that are coming and of those of requests that run."""
+        self.coming: set[Body] = set()
+        """Bodies that are not whole."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -33,17 +43,24 @@ class Limits:
             await self._app(scope, receive, send)
             return
         body = Body(self, receive)
-        refusal = self._refuse_number() or body.refuse_declared(Headers(scope=scope))
-        if refusal is not None:
-            refusal.headers |= CLOSE
-            await respond(refusal, scope, receive, send)
-            return
-        self.running += 1
         try:
-            await self._app(scope, body.receive, send)
+            refusal = (
+                self._refuse_number()
+                or self._refuse_declared(Headers(scope=scope))
+                or await body.read()
+                or self._refuse_number()
+            )
+            if refusal is not None:
+                refusal.headers |= CLOSE
+                await respond(refusal, scope, receive, send)
+            elif not body.is_cut:
+                self.running += 1
+                try:
+                    await self._app(scope, body.replay, send)
+                finally:
+                    self.running -= 1
         finally:
-            self.running -= 1
-            self.held_bytes -= body.held_bytes
+            body.release()
 
     def _refuse_number(self) -> ApiError | None:
         limit = self.settings.max_requests
@@ -51,64 +68,126 @@ class Limits:
             return None
         return busy(f"{limit} requests are running, which is the limit; send it again later", 429)
 
-    def refuse_bytes(self, of_one: int, more: int) -> ApiError | None:
-        """Refuse a body of so many bytes, `more` of which are not held yet."""
+    def _refuse_declared(self, headers: Headers) -> ApiError | None:
+        text = headers.get("content-length", "")
+        # the HTTP server has refused what is no number
+        return self._refuse_size(int(text) if text.isdecimal() and len(text) < 20 else 0)
+
+    def _refuse_size(self, size: int) -> ApiError | None:
         limit = self.settings.max_body_bytes
-        if of_one > limit:
-            return ApiError(
-                413,
-                f"the body has more than {limit} bytes ({limit / MIB:.1f} MiB), which is the limit "
-                "of this gateway (max_body_bytes)",
-                code="body_too_large",
-            )
-        if self.held_bytes + more > self.settings.max_body_bytes_in_all:
-            return busy("the requests that are running hold too many bytes; send it later", 429)
+        if size <= limit:
+            return None
+        return ApiError(
+            413,
+            f"the body has more than {limit} bytes ({limit / MIB:.1f} MiB), which is the limit "
+            "of this gateway (max_body_bytes)",
+            code="body_too_large",
+        )
+
+    def refuse_more(self, body: "Body", more: int) -> ApiError | None:
+        """Refuse a body `more` bytes of which have come, or make room for them."""
+        size = body.held_bytes + more
+        refusal = self._refuse_size(size)
+        if refusal is not None:
+            return refusal
+        most = self.settings.max_body_bytes_in_all
+        if size > SMALL_BODY:
+            most = max(most - most // KEPT_FOR_SMALL, self.settings.max_body_bytes)
+        while self.held_bytes + more > most:
+            others = (other for other in self.coming - {body} if other.held_bytes)
+            worst = max(others, key=Body.burden, default=body)
+            if worst.burden() <= body.burden(more):
+                return _too_many()
+            worst.give_way()
         return None
 
 
+def _too_many() -> ApiError:
+    told = "the bodies that are coming and running hold too many bytes; send it again later"
+    return busy(told, 429)
+
+
 class Body:
-    """The body of a request while it comes in."""
+    """The body of a request."""
 
     def __init__(self, limits: Limits, receive: Receive):
         self.held_bytes = 0
+        self.is_cut = False
+        """Its caller went away."""
         self._limits = limits
         self._receive = receive
-        self._read = 0
-        self._complete = False
+        self._began = time.monotonic()
+        self._content = bytearray()
+        self._is_replayed = False
+        self._next: asyncio.Future[Message] | None = None
+        self._refusal: ApiError | None = None
 
-    def refuse_declared(self, headers: Headers) -> ApiError | None:
-        """Look at Content-Length; what it declares is held from now on."""
-        text = headers.get("content-length", "")
-        # the HTTP server has refused what is no number
-        declared = int(text) if text.isdecimal() and len(text) < 20 else 0
-        refusal = self._limits.refuse_bytes(declared, declared)
+    async def read(self) -> ApiError | None:
+        """Read all of it. Returns why it is refused, with 408, 413 or 429."""
+        self._limits.coming.add(self)
+        deadline = self._began + self._limits.settings.body_timeout_s
+        try:
+            while True:
+                left = deadline - time.monotonic()
+                self._next = asyncio.ensure_future(self._receive())
+                await asyncio.wait((self._next,), timeout=max(0.0, min(left, BODY_PAUSE_S)))
+                if self._refusal is not None:
+                    return self._refusal
+                if not self._next.done():
+                    return _too_slow(min(left, BODY_PAUSE_S) < left, self._limits.settings)
+                message = self._next.result()
+                if message["type"] != "http.request":
+                    self.is_cut = True
+                    return None
+                refusal = self._add(message.get("body", b""))
+                if refusal is not None or not message.get("more_body", False):
+                    return refusal
+        finally:
+            self._limits.coming.discard(self)
+            if self._next is not None:
+                self._next.cancel()
+
+    def _add(self, part: bytes) -> ApiError | None:
+        refusal = self._limits.refuse_more(self, len(part))
         if refusal is None:
-            self._hold(declared)
+            self.held_bytes += len(part)
+            self._limits.held_bytes += len(part)
+            self._content += part
         return refusal
 
-    async def receive(self) -> Message:
-        """Return the next message of ASGI. Raises HTTPException 408, 413 or 429."""
-        if self._complete:
+    def burden(self, more: int = 0) -> float:
+        """Return how many bytes it holds, times the seconds that it has been coming."""
+        return (self.held_bytes + more) * (time.monotonic() - self._began)
+
+    def give_way(self) -> None:
+        """Drop what has come; its caller is told to send it again."""
+        self._limits.coming.discard(self)
+        self.release()
+        self._refusal = _too_many()
+        if self._next is not None:
+            self._next.cancel()
+
+    def release(self) -> None:
+        """Hold no bytes any more."""
+        self._limits.held_bytes -= self.held_bytes
+        self.held_bytes = 0
+        self._content = bytearray()
+
+    async def replay(self) -> Message:
+        """Return the whole body as one message of ASGI, then what comes after it."""
+        if self._is_replayed:
             return await self._receive()
-        try:
-            message = await asyncio.wait_for(self._receive(), BODY_PAUSE_S)
-        except asyncio.TimeoutError:
-            text = f"the rest of the body did not come within {BODY_PAUSE_S:.0f} s"
-            raise HTTPException(408, text, CLOSE) from None
-        if message["type"] == "http.request":
-            self._complete = not message.get("more_body", False)
-            self._count(len(message.get("body", b"")))
-        return message
+        self._is_replayed = True
+        content, self._content = bytes(self._content), bytearray()
+        return {"type": "http.request", "body": content, "more_body": False}
 
-    def _count(self, size: int) -> None:
-        self._read += size
-        more = max(0, self._read - self.held_bytes)
-        refusal = self._limits.refuse_bytes(self._read, more)
-        if refusal is not None:
-            # FastAPI hands on no other exception than this while it reads a body
-            raise HTTPException(refusal.status, refusal.error.message, {**refusal.headers, **CLOSE})
-        self._hold(more)
 
-    def _hold(self, size: int) -> None:
-        self.held_bytes += size
-        self._limits.held_bytes += size
+def _too_slow(is_pause: bool, settings: Settings) -> ApiError:
+    if is_pause:
+        told = f"the rest of the body did not come within {BODY_PAUSE_S:.0f} s; send it at once"
+    else:
+        told = (
+            f"the body did not come within {settings.body_timeout_s:g} s (body_timeout_s); send it "
+            "faster, or a smaller one"
+        )
+    return ApiError(408, told, code="body_too_slow")

@@ -26,9 +26,19 @@ from triton_diffusers.contract import (
     PREVIEW_EVERY,
 )
 from triton_diffusers.errors import unknown
-from triton_diffusers.gateway.errors import invalid
+from triton_diffusers.gateway.errors import ApiError, invalid
 from triton_diffusers.gateway.models import Model
-from triton_diffusers.gateway.requests.media import MASK_FIELD, input_of, read_mask, read_media
+from triton_diffusers.gateway.requests.bodies import check_number
+from triton_diffusers.gateway.requests.media import (
+    IMAGE_FIELDS,
+    IMAGES_FIRST,
+    MASK_FIELD,
+    input_of,
+    mask_input,
+    read_mask,
+    read_media,
+    transparency_of,
+)
 from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.sizes import SizeMemory
 
@@ -116,14 +126,15 @@ async def read_fields(
     cosmetic: fields that are ignored with a note where the model has no such input.
     Raises ApiError: 400 for what the model cannot take, 413 for a file that is too large.
     """
-    sent = _merge(body)
+    sent = _merge(settings, body)
+    check_number(sent, settings)
     asked = Asked(size=_read_size(sent.get("size")))
     for name, value in sent.items():
         if name in OURS or name in RENAMED:
             continue
         target = input_of(model, name)
         if target is not None:
-            await _add_media(settings, asked, target, name, value)
+            await _add_media(settings, model, asked, target, name, value)
         elif name in cosmetic and name not in model.entry.inputs:
             asked.notes.append(f"{name} is ignored: '{model.name}' has nothing of the kind")
         elif name in named("in_requests") and name not in model.entry.inputs:
@@ -138,16 +149,33 @@ async def read_fields(
     return asked
 
 
-async def _add_media(settings: Settings, asked: Asked, target: str, name: str, value: Any) -> None:
+async def _add_media(
+    settings: Settings, model: Model, asked: Asked, target: str, name: str, value: Any
+) -> None:
     """Add a media input as file contents."""
     if target in asked.keywords:
         raise invalid(f"'{name}' and another field are both the input '{target}': send one", name)
     asked.sent_as[target] = asked.sent_as[target + BYTES_SUFFIX] = name
     if name == MASK_FIELD:
-        asked.keywords[target], note = await read_mask(settings, value)
+        asked.keywords[target], note = await read_mask(settings, model, value)
         asked.notes.append(note)
     else:
         asked.keywords[target] = await read_media(settings, name, value)
+
+
+async def mask_by_transparency(model: Model, asked: Asked) -> None:
+    """Let the transparency of the first picture be the mask where none is sent, as OpenAI does."""
+    mask = mask_input(model)
+    pictures = next((asked.keywords[n] for n in IMAGES_FIRST if n in asked.keywords), None)
+    if mask is None or mask in asked.keywords or not pictures:
+        return
+    try:
+        white = await transparency_of(model, IMAGE_FIELDS[0], pictures[0])
+    except ApiError:  # the server tells what is wrong with it
+        return
+    if white is not None:
+        asked.keywords[mask] = [white]
+        asked.notes.append("no mask is sent: the transparent pixels of image are edited (OpenAI)")
 
 
 def refuse_several(asked: Asked, reason: str) -> None:
@@ -187,12 +215,14 @@ def _accepted(model: Model) -> list[str]:
     return [name for name in model.accepted if name not in SET_HERE]
 
 
-def _merge(body: BaseModel) -> dict[str, Any]:
+def _merge(settings: Settings, body: BaseModel) -> dict[str, Any]:
     """Return what was sent, by name; nulls are not sent."""
     top = {n: v for n, v in body.model_dump(exclude_unset=True).items() if v is not None}
     sent = {name: value for name, value in top.items() if name not in MERGED}
     for holder in MERGED:
-        for name, value in top.get(holder, {}).items():
+        held = top.get(holder, {})
+        check_number(held, settings)
+        for name, value in held.items():
             if value is None:
                 continue
             if name in sent and sent[name] != value:

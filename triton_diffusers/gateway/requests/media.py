@@ -10,13 +10,18 @@ import asyncio
 import base64
 import binascii
 import io
+import string
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import BYTES_SUFFIX
 from triton_diffusers.gateway.errors import ApiError, invalid
 from triton_diffusers.gateway.models import Model
+from triton_diffusers.gateway.requests.bodies import parse
 from triton_diffusers.gateway.requests.fetching import fetch_image
 from triton_diffusers.gateway.settings import Settings
 
@@ -34,6 +39,9 @@ ADAPTER = "ip_adapter_image"
 
 MASK_FORMATS = ("PNG", "WEBP", "JPEG", "GIF", "BMP", "TIFF")
 
+_THREADS = ThreadPoolExecutor(2, "pictures")
+"""So few, since a picture of a few kilobytes may become 300 MB while it is looked into."""
+
 ACCEPTED = "send a data: URL (data:image/png;base64,...) or base64"
 
 
@@ -48,8 +56,10 @@ def input_of(model: Model, name: str) -> str | None:
     if name not in (*IMAGE_FIELDS, MASK_FIELD):
         return None
     media = model.media_inputs
-    wanted = MASKS_FIRST if name == MASK_FIELD else IMAGES_FIRST
-    found = next((known for known in wanted if known in media), None)
+    if name == MASK_FIELD:
+        found = mask_input(model)
+    else:
+        found = next((known for known in IMAGES_FIRST if known in media), None)
     if found is None and name != MASK_FIELD:
         found = _only([known for known in media if "mask" not in known and ADAPTER not in known])
     if found is None:
@@ -70,15 +80,30 @@ async def read_media(settings: Settings, name: str, value: Any) -> list[bytes]:
     return [await _read(settings, name, item) for item in items]
 
 
-async def read_mask(settings: Settings, value: Any) -> tuple[list[bytes], str]:
+async def read_mask(settings: Settings, model: Model, value: Any) -> tuple[list[bytes], str]:
     """Return the mask as the pipelines take it (white is edited), and a note how it was read."""
     (mask, *more) = await read_media(settings, MASK_FIELD, value)
     if more:
         raise invalid(f"mask: {len(more) + 1} files; send one", MASK_FIELD)
-    white = await asyncio.to_thread(_white_where_transparent, mask)
+    white = await transparency_of(model, MASK_FIELD, mask)
     if white is None:
         return [mask], "mask has no transparent pixels: its white pixels are edited (diffusers)"
     return [white], "mask has transparent pixels: these are edited (OpenAI)"
+
+
+def mask_input(model: Model) -> str | None:
+    """Return the model's input for a mask, if it has one."""
+    return next((known for known in MASKS_FIRST if known in model.media_inputs), None)
+
+
+async def transparency_of(model: Model, name: str, picture: bytes) -> bytes | None:
+    """Return a PNG that is white where a picture is transparent; None where it nowhere is.
+
+    Raises ApiError 400 for what is no picture, or a larger one than the model takes.
+    """
+    most = int(model.parameters.get("max_input_pixels") or ServeConfig.max_input_pixels)
+    work = partial(_white_where_transparent, name, picture, most)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, work)
 
 
 def check_upload(settings: Settings, name: str, size: int) -> None:
@@ -104,7 +129,8 @@ async def _read(settings: Settings, name: str, item: Any) -> bytes:
         content = await fetch_image(settings, name, item)
     else:
         check_upload(settings, name, len(item) * 3 // 4 - 2 if len(item) > 1024 else 0)
-        content = _from_text(name, item)
+        text = item
+        content = await parse(len(text), lambda: _from_text(name, text))
     if not content:
         raise invalid(f"{name}: the file is empty", name)
     check_upload(settings, name, len(content))
@@ -125,9 +151,9 @@ def _from_text(name: str, text: str) -> bytes:
         header, comma, text = text.partition(",")
         if not comma or not header.lower().endswith(";base64"):
             raise invalid(f"{name}: a data: URL must be data:TYPE;base64,CONTENT", name)
-    compact = "".join(text.split())
-    alphabet = b"-_" if "-" in compact or "_" in compact else None
     try:
+        compact = text.encode("ascii").translate(None, string.whitespace.encode())
+        alphabet = b"-_" if b"-" in compact or b"_" in compact else None
         return base64.b64decode(compact, altchars=alphabet, validate=True)
     except (binascii.Error, ValueError) as error:
         raise invalid(
@@ -137,21 +163,23 @@ def _from_text(name: str, text: str) -> bytes:
         ) from None
 
 
-def _white_where_transparent(mask: bytes) -> bytes | None:
-    """Return a PNG that is white where the mask is transparent; None where it nowhere is."""
+def _white_where_transparent(name: str, picture: bytes, most: int) -> bytes | None:
     try:
-        image = Image.open(io.BytesIO(mask), formats=MASK_FORMATS)
-        if image.width * image.height > (Image.MAX_IMAGE_PIXELS or 2**27):
-            raise invalid(f"mask: {image.width}x{image.height} pixels; send a smaller one", "mask")
+        image = Image.open(io.BytesIO(picture), formats=MASK_FORMATS)
+        if image.width * image.height > min(most, Image.MAX_IMAGE_PIXELS or most):
+            size = f"{image.width}x{image.height}"
+            raise invalid(f"{name}: {size} pixels; send at most {most} in all", name)
         if not image.has_transparency_data:
             return None
         alpha = ImageOps.exif_transpose(image).convert("RGBA").getchannel("A")
     except ApiError:
         raise
     except UnidentifiedImageError:
-        raise invalid(f"mask: {len(mask)} bytes that are no picture; send a PNG", "mask") from None
+        raise invalid(
+            f"{name}: {len(picture)} bytes that are no picture; send a PNG", name
+        ) from None
     except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
-        raise invalid(f"mask: broken picture ({error}); send it again", "mask") from None
+        raise invalid(f"{name}: broken picture ({error}); send it again", name) from None
     if alpha.getextrema() == (255, 255):
         return None
     file = io.BytesIO()

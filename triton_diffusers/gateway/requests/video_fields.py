@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A request for a video -> the keywords of a call: its length, the pictures it starts from."""
 
+import asyncio
 import io
 import math
 import re
@@ -28,7 +29,7 @@ from triton_diffusers.gateway.requests.uploads import read_request
 from triton_diffusers.gateway.schemas import VideoFields
 from triton_diffusers.gateway.settings import Settings
 from triton_diffusers.gateway.state import state_of
-from triton_diffusers.media.decode import format_of
+from triton_diffusers.media.decode import PICTURE_FORMATS, format_of
 
 REFERENCES = ("input_reference", "image_reference")
 """Fields that hold a picture or a video; which of the model's inputs it is, its content says."""
@@ -119,16 +120,19 @@ async def _set_references(settings: Settings, model: Model, asked: Asked) -> Non
         if name not in asked.keywords or name in model.entry.inputs:
             continue
         files = await read_media(settings, name, asked.keywords.pop(name))
-        target = _reference_input(model, name, files)
+        target = _reference_input(model, name, await asyncio.to_thread(_kind_of, files))
         if target in asked.keywords:
             raise invalid(f"{name} and {target} are the same input: send one of them", name)
         asked.keywords[target] = files
         asked.sent_as[target] = name
 
 
-def _reference_input(model: Model, name: str, files: list[bytes]) -> str:
+def _kind_of(files: list[bytes]) -> str:
+    return "video" if any(_is_video(file) for file in files) else "image"
+
+
+def _reference_input(model: Model, name: str, kind: str) -> str:
     """Return the input that a picture, or a video, is for."""
-    kind = "video" if any(_is_video(file) for file in files) else "image"
     fitting = [n for n in model.media_inputs if bool(VIDEO_INPUT.search(n)) == (kind == "video")]
     fitting = [n for n in fitting if len(model.entry.inputs[n].dims) == 4 and "mask" not in n]
     if kind in fitting or len(fitting) == 1:
@@ -141,7 +145,9 @@ def _is_video(file: bytes) -> bool:
     if format_of(file) == "mp4":
         return True
     try:
-        return bool(getattr(Image.open(io.BytesIO(file)), "is_animated", False))
+        return bool(
+            getattr(Image.open(io.BytesIO(file), formats=PICTURE_FORMATS), "is_animated", False)
+        )
     except UnidentifiedImageError:
         return True  # no picture: another container, which the server reads or refuses
     except Exception:  # Pillow's readers raise whatever a broken file leads them to

@@ -19,6 +19,7 @@ from triton_diffusers.gateway.calls import generate, until_gone
 from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.fields import CHAT, COSMETIC, PROMPT, Asked, read_fields
+from triton_diffusers.gateway.requests.uploads import BoundedRoute
 from triton_diffusers.gateway.results import check_size
 from triton_diffusers.gateway.routers.images import STREAMS, data_url
 from triton_diffusers.gateway.schemas import (
@@ -37,7 +38,7 @@ from triton_diffusers.gateway.schemas import (
 from triton_diffusers.gateway.settings import ChatContent
 from triton_diffusers.gateway.state import State, state_of
 
-router = APIRouter(tags=["chat"])
+router = APIRouter(tags=["chat"], route_class=BoundedRoute)
 
 ELSEWHERE = {"video": "POST /v1/videos", "audio": "POST /v1/audio/generate"}
 

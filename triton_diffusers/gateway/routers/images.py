@@ -20,9 +20,14 @@ from triton_diffusers.gateway.answers.streaming import EventCall, stream
 from triton_diffusers.gateway.calls import generate, until_gone
 from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.models import Model
-from triton_diffusers.gateway.requests.fields import PROMPT, Asked, read_fields
+from triton_diffusers.gateway.requests.fields import (
+    PROMPT,
+    Asked,
+    mask_by_transparency,
+    read_fields,
+)
 from triton_diffusers.gateway.requests.media import IMAGE_FIELDS
-from triton_diffusers.gateway.requests.uploads import document, read_request
+from triton_diffusers.gateway.requests.uploads import BoundedRoute, document, read_request
 from triton_diffusers.gateway.results import check_size
 from triton_diffusers.gateway.schemas import (
     ImageData,
@@ -34,7 +39,7 @@ from triton_diffusers.gateway.schemas import (
 )
 from triton_diffusers.gateway.state import State, state_of
 
-router = APIRouter(tags=["images"])
+router = APIRouter(tags=["images"], route_class=BoundedRoute)
 
 
 EVENT = {
@@ -82,6 +87,7 @@ async def edits(request: Request) -> Any:
     """Make pictures from one or more pictures, a text and a mask, as far as the model takes them.
 
     mask: pixels that are transparent are edited; of a mask without such pixels, the white ones.
+    Without a mask the transparent pixels of the picture are edited.
     """
     return await _answer_edit(request, ImageEdit)
 
@@ -108,6 +114,7 @@ async def _answer_edit(request: Request, declared: type[ImageFields]) -> Any:
             f"{IMAGE_FIELDS[0]}: none is sent; media inputs of '{model.name}': {takes}",
             IMAGE_FIELDS[0],
         )
+    await mask_by_transparency(model, asked)
     return await answer_images(request, model, asked, body, "image_edit")
 
 
