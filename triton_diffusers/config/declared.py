@@ -260,9 +260,8 @@ class ServingOptions:
         fails="without either: refused",
         group="speed",
     )
-    stuck_after_s: float = option(
-        "Seconds without a step after which a call counts as stuck and the model as not ready.",
-        1800.0,
+    stuck_after_s: float | None = option(
+        "Seconds without a step after which a call is stuck, the model not ready; unset: learned.",
         minimum=1,
         fails="then requests get UNAVAILABLE until the model is loaded again",
         group="speed",
@@ -275,7 +274,11 @@ class ServingOptions:
     )
     max_queue: int = option("Requests that may wait; further ones get UNAVAILABLE.", 64, minimum=1)
     max_steps: int = option("Most num_inference_steps a request may ask for.", 1000, minimum=1)
-    max_pixels: int = option("Most width x height a request may ask for.", 4096 * 4096, minimum=1)
+    max_pixels: int = option(
+        "Most width x height of an output, asked for or a picture's.",
+        4096 * 4096,
+        minimum=1,
+    )
     max_frames: int = option("Most frames a request may ask for.", 1024, minimum=1)
     max_outputs: int = option("Most prompts x outputs per prompt of a request.", 64, minimum=1)
     max_work: int = option(

@@ -40,6 +40,8 @@ class Family:
     """(parameter, PIL frames) -> the tensor, where a video parameter takes nothing but tensors."""
     fps: float | None = None
     """How fast an encoded video plays when the pipeline does not say."""
+    upscale: int = 1
+    """How many times higher and wider than what goes in an output is."""
 
     @property
     def options(self) -> tuple[str, ...]:
