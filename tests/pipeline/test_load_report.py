@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from tests import tiny
+from tests.calls_counted import ONCE, counted
+from triton_diffusers.config.options import ServeConfig
+from triton_diffusers.loading.load import load_pipeline
 from triton_diffusers.loading.report import LOADER, LoadReport, tensor_bytes, timed_loading
 from triton_diffusers.loading.weights import load_watched
 
@@ -52,6 +55,18 @@ def test_every_component_has_its_seconds_and_bytes(folder: Path) -> None:
         (c.bytes for c in report.components), reverse=True
     )
     assert lines == []  # nothing for a load that is done in two seconds
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"vae_use_slicing": True, "quantization_config": "int8_weight_only", "warmup": "32x32"}],
+    ids=["plain", "options"],
+)
+def test_what_a_load_asks_for_is_found_once(folder: Path, options: dict[str, Any]) -> None:
+    with counted(*ONCE) as calls:
+        loaded = load_pipeline(ServeConfig(model=str(folder), **options), folder, "cpu")
+    assert calls == dict.fromkeys(calls, 1)
+    assert ("quantization" in loaded.facts) == bool(options)
 
 
 def test_info_is_json(folder: Path) -> None:

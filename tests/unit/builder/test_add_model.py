@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from builder import main as builder
+from tests.calls_counted import ONCE, counted
 from tests.unit.builder.test_models import write_safetensors
+from triton_diffusers.loading.features import check, check_alone
 
 INDEX = {
     "_class_name": "StableDiffusionImg2ImgPipeline",
@@ -278,6 +280,36 @@ def test_check_goes_on_after_a_failure(run, model, tmp_path):
     os.rename(model, tmp_path / "moved")
     assert "no such folder" in run("check", "tiny")[1]
     assert "Did you mean 'tiny'" in run("check", "tinny")[1]
+
+
+def test_every_command_plans_and_checks_once(run, model, tmp_path):
+    commands = (("add-model", model, "--vae-use-tiling"), ("check", "tiny"), ("inspect", "tiny"))
+    for command in commands:
+        with counted(*ONCE, check, check_alone) as calls:
+            assert run(*command)[0] == 0
+        assert calls == dict.fromkeys(calls, 1), command
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("boundary_ratio", "0.5", "no effect on StableDiffusionImg2ImgPipeline"),
+        ("warmup", "512", "parameter 'warmup': '512' is no size"),
+        ("scheduler", "EulerDiscretScheduler", "Did you mean 'EulerDiscreteScheduler'?"),
+    ],
+)
+def test_check_inspect_and_add_model_tell_the_same(run, model, tmp_path, key, value, told):
+    assert run("add-model", model, "--vae-use-tiling")[0] == 0
+    tiling = 'key: "vae_use_tiling" value { string_value: "true" }'
+    edit(tmp_path, tiling, f'key: "{key}" value {{ string_value: "{value}" }}')
+    code, out, err = run("inspect", "tiny")
+    assert code == 0
+    assert "UNet2DConditionModel" in out
+    (problem,) = re.findall(r"warning: this would not load: (.*)\n", err)
+    assert told in problem
+    assert run("check", "tiny")[:2] == (1, f"FAIL  tiny: {problem}\n")
+    words = ("add-model", model, "--force", f"--{key.replace('_', '-')}", value)
+    assert run(*words) == (1, "", f"error: {problem}\n")
 
 
 def test_inspect_works_for_folders_entries_and_known_names(run, model):
