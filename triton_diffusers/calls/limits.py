@@ -142,7 +142,7 @@ def read_work(kwargs: Mapping[str, Any], signature: Signature, outputs: int | No
         tallest, widest = max(sizes, key=math.prod, default=SMALL_SIZE)
         height, width = height or tallest, width or widest
     videos = [
-        len(kwargs[p.argument])
+        len(_flat(kwargs[p.argument]))
         for p in signature.parameters.values()
         if p.kind is Kind.VIDEO and isinstance(kwargs.get(p.argument), list | tuple)
     ]
@@ -157,11 +157,18 @@ def _number(value: Any) -> int:
     return int(value) if is_number else 0
 
 
+def _flat(value: Any) -> list[Any]:
+    """Return the pictures in nested lists, or the lone one."""
+    return (
+        [p for each in value for p in _flat(each)] if isinstance(value, list | tuple) else [value]
+    )
+
+
 def _sizes(kwargs: Mapping[str, Any], signature: Signature) -> Iterator[tuple[int, int]]:
     """Return height and width of every picture and frame that was sent."""
     for p in signature.parameters.values():
         value = kwargs.get(p.argument) if p.kind in MEDIA else None
-        for picture in value if isinstance(value, list | tuple) else (value,):
+        for picture in _flat(value):
             size = getattr(picture, "size", None)
             if isinstance(size, tuple) and len(size) == 2:  # of Pillow: width first
                 yield size[1], size[0]

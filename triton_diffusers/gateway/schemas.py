@@ -86,7 +86,7 @@ class Fields(BaseModel):
     num_inference_steps: Whole | None = None
     guidance_scale: Number | None = None
     true_cfg_scale: Number | None = None
-    seed: Whole | None = Field(None, description="left out: drawn, and told in the answer")
+    seed: Whole | None = Field(None, description="left out or -1: drawn, and told in the answer")
     generator_device: str | None = None
     boundary_ratio: Number | None = None
     flow_shift: Number | None = None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ServeConfig` -> a pipeline on its device. Imports torch and diffusers inside its functions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from triton_diffusers.pipelines.isolation import read_processors
 from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.model_files import fetch_subfolder
 from triton_diffusers.pipelines.notices import quiet_loading
+from triton_diffusers.pipelines.signature import fit_networks
 from triton_diffusers.placement.devices import check_device, use_device
 from triton_diffusers.placement.placement import place
 from triton_diffusers.previews.previews import Previews
@@ -63,6 +64,8 @@ def load_planned(
     call_kwargs, _ = plan.call_kwargs
     facts: dict[str, Any] = {}
     pipeline = _Load(plan, log, facts, notes).run()
+    signature = fit_networks(signature, pipeline)
+    plan = replace(plan, signature=signature)
     facts |= features.apply(pipeline, plan, notes, placed=True)
     previews = Previews(signature.is_video, log) if streams and signature.has_pictures else None
     notes += warm_up(pipeline, config, signature, call_kwargs, log, previews)

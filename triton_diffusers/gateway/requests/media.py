@@ -19,6 +19,7 @@ from triton_diffusers.gateway.errors import ApiError, invalid
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.fetching import fetch_image
 from triton_diffusers.gateway.settings import Settings
+from triton_diffusers.media.decode import picture_formats
 
 IMAGE_FIELDS = ("image", "images")
 MASK_FIELD = "mask"
@@ -31,8 +32,6 @@ MASKS_FIRST = ("mask_image", "mask", "control_mask")
 
 ADAPTER = "ip_adapter_image"
 """A picture beside the prompt, for entries with an adapter: meant only by its own name."""
-
-MASK_FORMATS = ("PNG", "WEBP", "JPEG", "GIF", "BMP", "TIFF")
 
 ACCEPTED = "send a data: URL (data:image/png;base64,...) or base64"
 
@@ -75,10 +74,23 @@ async def read_mask(settings: Settings, value: Any) -> tuple[list[bytes], str]:
     (mask, *more) = await read_media(settings, MASK_FIELD, value)
     if more:
         raise invalid(f"mask: {len(more) + 1} files; send one", MASK_FIELD)
-    white = await asyncio.to_thread(_white_where_transparent, mask)
+    white = await asyncio.to_thread(_white_where_transparent, mask, MASK_FIELD)
     if white is None:
         return [mask], "mask has no transparent pixels: its white pixels are edited (diffusers)"
     return [white], "mask has transparent pixels: these are edited (OpenAI)"
+
+
+async def mask_of(model: Model, name: str, image: bytes) -> tuple[str, bytes] | None:
+    """Return the model's mask input and a mask that is white where a picture is transparent.
+
+    None where the model takes no mask and where all of the picture is opaque. name: its field.
+    Raises ApiError 400 for what is no picture.
+    """
+    target = next((known for known in MASKS_FIRST if known in model.media_inputs), None)
+    if target is None:
+        return None
+    white = await asyncio.to_thread(_white_where_transparent, image, name)
+    return None if white is None else (target, white)
 
 
 def check_upload(settings: Settings, name: str, size: int) -> None:
@@ -137,21 +149,23 @@ def _from_text(name: str, text: str) -> bytes:
         ) from None
 
 
-def _white_where_transparent(mask: bytes) -> bytes | None:
-    """Return a PNG that is white where the mask is transparent; None where it nowhere is."""
+def _white_where_transparent(picture: bytes, name: str) -> bytes | None:
+    """Return a PNG that is white where a picture is transparent; None where it nowhere is."""
     try:
-        image = Image.open(io.BytesIO(mask), formats=MASK_FORMATS)
+        image = Image.open(io.BytesIO(picture), formats=picture_formats())
         if image.width * image.height > (Image.MAX_IMAGE_PIXELS or 2**27):
-            raise invalid(f"mask: {image.width}x{image.height} pixels; send a smaller one", "mask")
+            raise invalid(f"{name}: {image.width}x{image.height} pixels; send a smaller one", name)
         if not image.has_transparency_data:
             return None
         alpha = ImageOps.exif_transpose(image).convert("RGBA").getchannel("A")
     except ApiError:
         raise
     except UnidentifiedImageError:
-        raise invalid(f"mask: {len(mask)} bytes that are no picture; send a PNG", "mask") from None
+        raise invalid(
+            f"{name}: {len(picture)} bytes that are no picture; send a PNG", name
+        ) from None
     except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
-        raise invalid(f"mask: broken picture ({error}); send it again", "mask") from None
+        raise invalid(f"{name}: broken picture ({error}); send it again", name) from None
     if alpha.getextrema() == (255, 255):
         return None
     file = io.BytesIO()

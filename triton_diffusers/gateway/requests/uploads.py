@@ -169,7 +169,8 @@ def _read_text(model: Model, name: str, value: Any) -> Any:
         return value
     tensor = model.entry.inputs.get(name)
     if tensor is None or tensor.data_type == "TYPE_STRING" or model.entry.is_media(name):
-        return _read_structure(value) if tensor is None else value
+        is_list = tensor is not None and tensor.dims == (-1,) and value.strip() == "[]"
+        return _read_structure(value) if tensor is None or is_list else value
     if len(tensor.dims) == 1 and tensor.dims != (1,) and value[:1] == "[":
         return _read_structure(value)
     try:

@@ -21,7 +21,7 @@ from triton_diffusers.gateway.calls import generate, until_gone
 from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.fields import PROMPT, Asked, read_fields
-from triton_diffusers.gateway.requests.media import IMAGE_FIELDS
+from triton_diffusers.gateway.requests.media import IMAGE_FIELDS, mask_of
 from triton_diffusers.gateway.requests.uploads import document, read_request
 from triton_diffusers.gateway.results import check_size
 from triton_diffusers.gateway.schemas import (
@@ -82,6 +82,7 @@ async def edits(request: Request) -> Any:
     """Make pictures from one or more pictures, a text and a mask, as far as the model takes them.
 
     mask: pixels that are transparent are edited; of a mask without such pixels, the white ones.
+    Without a mask the transparent pixels of the first picture are edited, as OpenAI has it.
     """
     return await _answer_edit(request, ImageEdit)
 
@@ -102,6 +103,8 @@ async def _answer_edit(request: Request, declared: type[ImageFields]) -> Any:
     state = state_of(request)
     model, body = await read_request(request, declared, "image")
     asked = await read_fields(state.settings, state.sizes, model, body)
+    if declared is ImageEdit:
+        await _take_mask_from_picture(model, asked)
     if not any(name in asked.keywords for name in model.media_inputs):
         takes = ", ".join(model.media_inputs) or "none: see POST /v1/images/generations"
         raise invalid(
@@ -109,6 +112,19 @@ async def _answer_edit(request: Request, declared: type[ImageFields]) -> Any:
             IMAGE_FIELDS[0],
         )
     return await answer_images(request, model, asked, body, "image_edit")
+
+
+async def _take_mask_from_picture(model: Model, asked: Asked) -> None:
+    """Let the transparency of the first picture be the mask where none is sent."""
+    sent = {name: field for name, field in asked.sent_as.items() if name in asked.keywords}
+    picture = next((name for name, field in sent.items() if field in IMAGE_FIELDS), None)
+    if picture is None or any("mask" in name for name in sent):
+        return
+    found = await mask_of(model, sent[picture], asked.keywords[picture][0])
+    if found is not None:
+        mask, white = found
+        asked.keywords[mask] = [white]
+        asked.notes.append(f"{sent[picture]} has transparent pixels: these are edited (OpenAI)")
 
 
 async def answer_images(
