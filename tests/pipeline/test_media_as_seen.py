@@ -131,14 +131,11 @@ MASKS = {
 )
 def test_a_mask_of_any_form_repaints_the_same(load: Load, name: str, form: str) -> None:
     loaded, call = load(name), dict(TINY[name].inputs())
-    size = call["image"].size
-    mask = MASKS[form]
     picture = {"image": call.pop("image").resize(ROUND.size)}
     call |= {k: v for k, v in zip(("height", "width"), ROUND.size[::-1], strict=True) if k in call}
     del call["mask_image"]
     expected = _plain(loaded, **call, **picture, mask_image=ROUND)
-    assert size
-    found = _ask(loaded, **call, **picture, mask_image=mask)["images"]
+    found = _ask(loaded, **call, **picture, mask_image=MASKS[form])["images"]
     np.testing.assert_array_equal(found, expected)
 
 
@@ -176,8 +173,7 @@ def test_one_picture_for_several_networks_is_a_list(tmp_path: Path) -> None:
 
 def test_an_empty_list_is_one(load: Load) -> None:
     loaded = load("sana")
-    call = dict(TINY["sana"].inputs())
-    del call["complex_human_instruction"]
+    call = TINY["sana"].inputs()
     found = _ask(loaded, **call, complex_human_instruction=[])["images"]
     np.testing.assert_array_equal(found, _plain(loaded, **call, complex_human_instruction=[]))
     assert not np.array_equal(found, _ask(loaded, **call)["images"])
@@ -192,10 +188,12 @@ def test_thresholds_by_step_have_numbers_for_keys(tmp_path: Path) -> None:
     cls(**components(), requires_safety_checker=False).save_pretrained(tmp_path / "excite")
     loaded = load_pipeline(ServeConfig(model=str(tmp_path / "excite")), tmp_path, "cpu")
     call = SMALL | {"token_indices": [1], "max_iter_to_alter": 2, "attn_res": (8, 8)}
-    found = {}
-    for thresholds in ({0: 0.7}, {5: 0.7}):
+    made = set()
+    for thresholds in ({0: 0.99}, {5: 0.7}):
         found = _ask(loaded, **call, thresholds=thresholds)["images"]
         np.testing.assert_array_equal(found, _plain(loaded, **call, thresholds=thresholds))
+        made.add(found.tobytes())
+    assert len(made) == 2
 
 
 def _tone(rate: int, channels: int, seconds: float = 1.0) -> np.ndarray:

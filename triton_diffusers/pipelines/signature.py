@@ -335,7 +335,7 @@ def _output_fields(call: Any) -> dict[str, Tensor]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             cls = _resolve(node.func, call.__globals__)
             if isinstance(cls, type) and _is_output_class(cls):
-                fields |= {f.name: _output_tensor(f) for f in dataclasses.fields(cls)}
+                fields |= {f.name: output_tensor(f) for f in dataclasses.fields(cls)}
     if fields:
         return fields
     # combined pipelines return what their last part returned
@@ -344,7 +344,7 @@ def _output_fields(call: Any) -> dict[str, Tensor]:
     return {tensor.name: tensor}
 
 
-def _output_tensor(field: dataclasses.Field[Any]) -> Tensor:
+def output_tensor(field: dataclasses.Field[Any]) -> Tensor:
     """Return the output of one field of an output class; numbers of any other field are FP32."""
     data_type = "TYPE_STRING" if "str" in str(field.type) else "TYPE_FP32"
     other = Tensor(field.name, data_type, (-1,), about="as the pipeline returns it")
