@@ -108,8 +108,10 @@ def _to_frame(pixels: Array) -> Any:
     import av
 
     height, width = pixels.shape[:2]
-    even = np.pad(_rgb(pixels), ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-    frame = av.VideoFrame.from_ndarray(even, format="rgb24")
+    pixels = _rgb(pixels)
+    if mp4_size(width, height) != (width, height):
+        pixels = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+    frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
     return frame.reformat(
         format=PIXEL_FORMAT,
         dst_colorspace=COLOURS["colorspace"],

@@ -25,7 +25,9 @@ class DepthError(ValueError):
 
 def upright(image: Image.Image) -> Image.Image:
     """Turn a picture as its EXIF orientation says, as `load_image` does."""
-    return ImageOps.exif_transpose(image)
+    turned = ImageOps.exif_transpose(image)
+    turned.format = image.format
+    return turned
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
@@ -35,6 +37,7 @@ def eight_bits(image: Image.Image) -> Image.Image:
     """
     if image.mode in PLAIN:
         return image
+    # older Pillows read the 16 bits of a PNG as mode I
     if image.mode.startswith(DEEP) or (image.mode == "I" and image.format == "PNG"):
         return Image.fromarray(to_bytes(np.asarray(image).astype(np.uint16)))
     if image.mode in ("F", "I"):

@@ -245,7 +245,7 @@ def _read_parameter(raw: inspect.Parameter, call: Any, names: set[str]) -> Param
     default = None if required else raw.default
     kind = _kind(raw.name, shape, default, names)
     scalar_default = default is not None and not isinstance(default, list | tuple)
-    is_plural = kind is Kind.IMAGE and raw.name.endswith("images")
+    is_plural = kind is Kind.IMAGE and raw.name.endswith("s")
     return Parameter(
         name=raw.name,
         kind=kind,

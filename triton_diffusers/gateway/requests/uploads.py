@@ -103,7 +103,11 @@ def read_texts(model: Model, fields: dict[str, Any], declared: type[BaseModel]) 
         name: value if name in declared.model_fields else _read_text(model, name, value)
         for name, value in fields.items()
     } | {
-        name: {key: _read_text(model, key, text) for key, text in value.items()}
+        name: {
+            # a declared object holds inputs, another one is an argument of the pipeline
+            key: _read_text(model, key, text) if name in declared.model_fields else _as_json(text)
+            for key, text in value.items()
+        }
         for name, value in fields.items()
         if isinstance(value, dict)
     }
@@ -185,6 +189,17 @@ def _read_number(data_type: str, text: str) -> Any:
     if data_type == "TYPE_BOOL":
         return FLAGS[text.strip().lower()]
     return int(text) if "INT" in data_type else float(text)
+
+
+def _as_json(value: Any) -> Any:
+    """Read a text of an object as JSON: a number, a flag, a list; another text is itself."""
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    try:
+        found = json.loads(value, parse_constant=str) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
+    return value if isinstance(found, str) else found
 
 
 def _read_structure(text: str) -> Any:
