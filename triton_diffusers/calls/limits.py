@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
-from triton_diffusers.contract import MEDIA, Kind
+from triton_diffusers.contract import FRAME_COUNTS, MEDIA, STEPS, Kind
 from triton_diffusers.errors import RequestError
 from triton_diffusers.pipelines.signature import Signature
 
@@ -23,10 +23,8 @@ POSITIVE = re.compile(
     r"|(^|_)num_inference_steps$|^num_\w+_per_prompt$"
 )
 NOT_NEGATIVE = re.compile(r"^(num|max)_|^(target_|original_)?(fps|size|frame_rate)$|^timesteps$")
-STEPS = "num_inference_steps"
 MORE_STEPS = re.compile(rf"^\w+_{STEPS}$|^steps$")
 INSTEAD_OF_STEPS = ("timesteps", "sigmas")
-FRAMES = ("num_frames", "frames", "video_length")
 COPIES = ("layers", "ensemble_size")
 """Arguments that multiply the work of every output: layers to separate, members of an ensemble."""
 USUAL_SIZE, SMALL_SIZE = (1024, 1024), (256, 256)
@@ -146,7 +144,7 @@ def read_work(kwargs: Mapping[str, Any], signature: Signature, outputs: int | No
         for p in signature.parameters.values()
         if p.kind is Kind.VIDEO and isinstance(kwargs.get(p.argument), list | tuple)
     ]
-    frames = max(1, *videos, *(_number(given.get(name)) for name in FRAMES))
+    frames = max(1, *videos, *(_number(given.get(name)) for name in FRAME_COUNTS))
     copies = math.prod(max(1, _number(given.get(name))) for name in COPIES)
     return Work(max(steps, 1), height, width, frames, (outputs or 1) * copies)
 

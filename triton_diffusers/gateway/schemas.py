@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from triton_diffusers.gateway.errors import invalid
+from triton_diffusers.gateway.settings import ChatContent
 
 NO_UNICODE = "a text in it is no valid Unicode (half of a surrogate pair); send characters"
 
@@ -189,6 +190,13 @@ class ImagePart(BaseModel):
     image_url: ImageUrl
 
 
+class ChatImage(ImagePart):
+    """A picture of an answer, where LiteLLM, OpenRouter and their clients read it."""
+
+    type: Literal["image_url"] = "image_url"
+    index: int
+
+
 class SimplePart(BaseModel):
     """A text or a picture in a message, as some of vLLM-Omni's clients write it."""
 
@@ -226,13 +234,20 @@ class ChatCompletion(ImageFields):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     num_outputs_per_prompt: Annotated[int, BeforeValidator(_no_flag), Field(ge=1)] | None = None
     response_format: Any = Field(None, description="ignored: the answer holds data: URLs")
+    chat_content: ChatContent | None = Field(
+        None, description="where `content` has the pictures; left out: --chat-content decides; ours"
+    )
 
 
 class ChatMessage(BaseModel):
-    """The answer's pictures, each as {"type": "image_url", "image_url": {"url": "data:..."}}."""
+    """The answer's pictures, each as {"type": "image_url", "image_url": {"url": "data:..."}}.
+
+    content: a text, empty or with the pictures in Markdown, or the pictures once more.
+    """
 
     role: Literal["assistant"] = "assistant"
-    content: list[ImagePart]
+    content: str | list[ImagePart]
+    images: list[ChatImage]
 
 
 class ChatChoice(BaseModel):

@@ -11,7 +11,15 @@ import numpy as np
 
 from triton_diffusers.calls.arguments import Call
 from triton_diffusers.calls.outputs import to_wire
-from triton_diffusers.contract import BYTES_SUFFIX, INFO, MEDIA, SAMPLING_RATE, SEED_USED, Kind
+from triton_diffusers.contract import (
+    BYTES_SUFFIX,
+    INFO,
+    MEDIA,
+    SAMPLING_RATE,
+    SEED_USED,
+    STEPS,
+    Kind,
+)
 from triton_diffusers.errors import CancelledError, OutOfMemoryError, RequestError, one_line
 from triton_diffusers.media.pixels import Array
 from triton_diffusers.pipelines.failures import forget, is_out_of_memory, is_refusal
@@ -234,7 +242,7 @@ def _explained(error: Exception, call: Call, loaded: LoadedPipeline, started: bo
 def _no_step_left(call: Call, loaded: LoadedPipeline) -> str | None:
     """Name the arguments where they leave no step to do: pipelines do strength x steps of them."""
     asked = {}
-    for name in ("strength", "num_inference_steps"):
+    for name in ("strength", STEPS):
         parameter = loaded.signature.parameters.get(name)
         if parameter is None:
             return None

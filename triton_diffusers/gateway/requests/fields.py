@@ -37,7 +37,9 @@ PROMPT = "prompt"
 MERGED = ("extra_params", "extra_args", "extra_body", "diffusers_kwargs", "video_params")
 """Fields that hold further fields by name."""
 
-OURS = ("model", "response_format", "stream", "partial_images", "stream_progress")
+OURS = (
+    *("model", "response_format", "stream", "partial_images", "stream_progress", "chat_content"),
+)
 """Fields that say how to answer."""
 
 COSMETIC = (
