@@ -69,7 +69,7 @@ def _tensor(image: Image.Image) -> Any:
     """(C, H, W), 0..1, as torchvision and diffusers have it."""
     import torch
 
-    pixels = np.asarray(image)
+    pixels = np.array(image)
     return torch.from_numpy(pixels[..., None] if pixels.ndim == 2 else pixels).movedim(-1, 0) / 255
 
 

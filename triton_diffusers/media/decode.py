@@ -282,7 +282,10 @@ def _av_frames(data: bytes, name: str, limits: MediaLimits) -> list[Image.Image]
     frames: list[Image.Image] = []
     with av.open(io.BytesIO(data), format=_container(data)) as container:
         if not container.streams.video:
-            raise RequestError(f"input '{name}': the file holds no video stream")
+            raise RequestError(
+                f"input '{name}': the file holds no video stream; send the content of an MP4 or "
+                "GIF file"
+            )
         stream = container.streams.video[0]
         _check_pixels((stream.width, stream.height), name, limits)
         for frame in container.decode(stream):
