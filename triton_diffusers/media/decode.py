@@ -19,6 +19,7 @@ from PIL import Image, ImageSequence, UnidentifiedImageError, features
 from triton_diffusers.errors import RequestError
 from triton_diffusers.media.modes import DepthError, to_mode, upright
 from triton_diffusers.media.pixels import Array
+from triton_diffusers.media.whole import is_picture_whole, why_not_whole
 
 BASE64_LETTERS = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_\r\n"
@@ -105,6 +106,8 @@ def read_file(element: Any, name: str, limits: MediaLimits) -> bytes:
         raise RequestError(f"input '{name}': the file is empty; send the content of a file")
     if len(data) > limits.max_input_bytes:
         raise _too_large(name, len(data), limits)
+    if reason := why_not_whole(data):
+        raise _ends_early(reason, name)
     return data
 
 
@@ -118,6 +121,9 @@ def decode_image(data: bytes, name: str, limits: MediaLimits, mode: str = "RGB")
         with _pillow_limit(limits):
             image = Image.open(io.BytesIO(data), formats=picture_formats())
             _check_pixels(image.size, name, limits)
+            image.load()
+            if not is_picture_whole(data, image):
+                raise _ends_early("pixels are missing", name)
             return to_mode(upright(image), mode)
     except RequestError:
         raise
@@ -211,6 +217,10 @@ def _pillow_limit(limits: MediaLimits) -> Iterator[None]:
             yield
     finally:
         Image.MAX_IMAGE_PIXELS = before
+
+
+def _ends_early(reason: str, name: str) -> RequestError:
+    return RequestError(f"input '{name}': broken file: it ends early: {reason}; send all of it")
 
 
 def _too_many_pixels(name: str, limits: MediaLimits) -> RequestError:
