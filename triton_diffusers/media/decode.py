@@ -220,7 +220,10 @@ def _pillow_limit(limits: MediaLimits) -> Iterator[None]:
 
 
 def _ends_early(reason: str, name: str) -> RequestError:
-    return RequestError(f"input '{name}': broken file: it ends early: {reason}; send all of it")
+    return RequestError(
+        f"input '{name}': broken file: it ends early: {reason}; send all of it (PNG, JPEG or WebP; "
+        "MP4 or GIF; WAV or FLAC)"
+    )
 
 
 def _too_many_pixels(name: str, limits: MediaLimits) -> RequestError:
