@@ -67,6 +67,8 @@ class Tensor:
 SEED = Tensor("seed", "TYPE_INT64", (-1,), about="one for the call, or one per output; none: drawn")
 DRAWN_SEEDS = 2**32
 """A seed that nobody sent is drawn below it."""
+ANY_SEED = -1
+"""The seed that stands for a drawn one, as in other tools."""
 EXTRA = Tensor(
     "extra", "TYPE_STRING", (1,), about="JSON object: parameters with no input of their own"
 )
@@ -130,6 +132,9 @@ OWN_OUTPUTS = (MEDIA_FILES, SEED_USED, INFO)
 
 KNOWN_FIELDS = {t.name: t for t in (IMAGES, FRAMES, AUDIOS, AUDIO, SAMPLING_RATE, NSFW)}
 """Fields of pipeline outputs that have a type of their own; every other field is FP32."""
+
+OTHER_NAMES = {"image": IMAGES, "video": FRAMES, "videos": FRAMES}
+"""What some pipelines call these fields: on the wire they are everybody's."""
 
 PICTURE_FIELDS = ("images", "image", "rgb")
 VIDEO_FIELDS = ("frames", "video", "videos")

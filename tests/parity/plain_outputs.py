@@ -16,7 +16,7 @@ from PIL import Image
 def read_output(output: Any) -> dict[str, np.ndarray]:
     """Return the fields of an output object that hold something, by name."""
     return {
-        name: _READ.get(name, _read_other)(value)
+        OTHER_NAMES.get(name, name): _READ.get(OTHER_NAMES.get(name, name), _read_other)(value)
         for name, value in output.items()
         if value is not None and not _is_only_none(value)
     }
@@ -73,6 +73,7 @@ def _read_other(value: Any) -> np.ndarray:
     return np.asarray(value, np.float32)
 
 
+OTHER_NAMES = {"image": "images", "video": "frames", "videos": "frames"}
 _READ = {
     "images": _read_images,
     "frames": _read_frames,

@@ -67,6 +67,14 @@ def test_entry_wins_over_defaults_and_request_over_entry(tiny_server):
     assert result.arrays["images"].shape == (1, 32, 32, 3)
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_empty_list_arrives(tiny_server, protocol):
+    call = {"prompt": PROMPT, "height": 64, "width": 64, "num_inference_steps": 1}
+    empty = {"complex_human_instruction": []}
+    result = tiny_server.ask("two-threads", protocol, **call, **empty)
+    assert result.info["arguments"]["complex_human_instruction"] == []
+
+
 def test_json_parameters_travel_in_extra(tiny_server):
     call = {"image": _picture(), **_depth(), "ensemble_size": 3}
     mean = {"ensembling_kwargs": {"reduction": "mean"}}

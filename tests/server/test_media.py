@@ -15,7 +15,7 @@ from PIL import Image, ImageSequence
 from tests.parity.compare import difference
 from tests.parity.served import PROTOCOLS
 from tests.server.tiny_entries import SMALL
-from tests.tiny.media import draw_clip, draw_picture, make_sound
+from tests.tiny.media import draw_clip, draw_cutout, draw_mask, draw_picture, make_sound
 
 PICTURE = {"prompt": "a red fox in the snow", **SMALL}
 REPAINT = {"prompt": "a red fox in the snow", "num_inference_steps": 4, "strength": 0.6}
@@ -74,6 +74,17 @@ def test_a_picture_in_every_form(tiny_server, tmp_path):
         tiny_server.check("repaints", expected, **REPAINT, image=form)
     for text in (content, as_base64(content), as_url(content)):
         tiny_server.check("repaints", expected, **REPAINT, image_bytes=text)
+
+
+def test_a_cutout_and_a_mask_of_ones_in_every_form(tiny_server):
+    """Four channels are no latents, and 1 is white where nothing is brighter."""
+    picture, mask = draw_cutout(5, 48, 32), draw_mask(48, 32)
+    call = {"prompt": "a red fox in the snow", "num_inference_steps": 2} | {"strength": 0.8}
+    images = {"image": picture.convert("RGB"), "mask_image": mask}
+    expected = tiny_server.plain("inpaints", call | images)
+    ones = (np.asarray(mask) // 255).astype(np.uint8)
+    for form, white in ((picture, ones), (np.asarray(picture), ones > 0), (png(picture), mask)):
+        tiny_server.check("inpaints", expected, **call, image=form, mask_image=white)
 
 
 def test_a_photo_is_turned_upright_as_load_image_does(tiny_server):

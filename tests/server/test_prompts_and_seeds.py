@@ -104,21 +104,29 @@ def test_a_seed_for_every_prompt_and_output(tiny_server):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_drawn_seed_is_returned_and_repeats(tiny_server, protocol):
-    call = {"prompt": FOX, **SMALL}
+@pytest.mark.parametrize("sent", [{}, {"seed": -1}], ids=["none", "-1"])
+def test_a_drawn_seed_is_returned_and_repeats(tiny_server, protocol, sent):
+    call = {"prompt": FOX, **SMALL, **sent}
     first = tiny_server.ask("pictures", protocol, **call)
     second = tiny_server.ask("pictures", protocol, **call)
     assert first.seeds != second.seeds
     assert not np.array_equal(first.arrays["images"], second.arrays["images"])
     (seed,) = first.seeds
-    again = tiny_server.ask("pictures", protocol, **call, seed=seed)
+    again = tiny_server.ask("pictures", protocol, **call | {"seed": seed})
     np.testing.assert_array_equal(again.arrays["images"], first.arrays["images"])
     assert again.seeds == [seed]
 
 
+def test_each_seed_of_minus_one_is_drawn(tiny_server):
+    call = {"prompt": FOX, **SMALL, "num_images_per_prompt": 3}
+    seeds = tiny_server.ask("pictures", **call, seed=[-1, 5, -1]).seeds
+    assert seeds[1] == 5
+    assert len({*seeds, -1}) == 4
+
+
 def test_a_drawn_seed_repeats_where_the_pipeline_has_its_own(tiny_server):
     call = TINY["ltx-long"].inputs()
-    first = tiny_server.ask("long-clips", **call)
+    first = tiny_server.ask("long-clips", **call, seed=-1)
     again = tiny_server.ask("long-clips", **call, seed=first.seeds[0])
     np.testing.assert_array_equal(again.arrays["frames"], first.arrays["frames"])
 

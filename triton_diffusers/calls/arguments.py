@@ -5,7 +5,6 @@ Precedence, lowest first: the pipeline's own defaults (nothing is passed), the e
 `diffusers_call_kwargs`, the request's inputs.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +20,7 @@ from triton_diffusers.calls.limits import (
 )
 from triton_diffusers.calls.output_options import read_output_options
 from triton_diffusers.calls.outputs import OutputOptions
+from triton_diffusers.calls.sound import fit_sound
 from triton_diffusers.config.options import ServeConfig, options
 from triton_diffusers.contract import (
     BYTES_SUFFIX,
@@ -63,7 +63,7 @@ def read_call(inputs: Mapping[str, Array], loaded: LoadedPipeline) -> Call:
     """Read a request's input tensors. Raises RequestError saying what to send instead."""
     config, signature = loaded.config, loaded.signature
     counts: dict[str, int] = {}
-    sent = _typed(inputs, signature, config, counts)
+    sent = _typed(inputs, loaded, counts)
     sent |= _from_extra(inputs, signature, config)
     check_ranges(sent, config)
     kwargs = _merge(sent, loaded)
@@ -145,38 +145,28 @@ def _elsewhere(name: str) -> str | None:
 
 def _typed(
     inputs: Mapping[str, Array],
-    signature: Signature,
-    config: ServeConfig,
+    loaded: LoadedPipeline,
     counts: dict[str, int],
 ) -> dict[str, Any]:
     """Read the inputs that are parameters of the pipeline, by wire name."""
+    signature, config = loaded.signature, loaded.config
     sent: dict[str, Any] = {}
+    rates: dict[str, int | None] = {}
     for p in signature.on_wire:
         if p.kind in MEDIA:
             found = values.read_media(p, inputs, config)
             if found is None:
                 continue
-            sent[p.name], counts[p.name], rate = found
-            if rate is not None:
-                _tell_rate(p, rate, sent, inputs, signature)
+            sent[p.name], counts[p.name], rates[p.name] = found
         elif p.name in inputs and p.name != SEED.name:
             sent[p.name] = values.value_of(p, inputs[p.name], config)
             if p.kind is Kind.TEXT:
                 counts[p.name] = inputs[p.name].size
+    for p in signature.on_wire:
+        if p.kind is Kind.AUDIO and p.name in sent:
+            sound, rate = sent[p.name], rates[p.name]
+            sent |= fit_sound(p, sound, rate, sent, signature, loaded.pipeline)
     return sent
-
-
-def _tell_rate(
-    p: Parameter,
-    rate: int,
-    sent: dict[str, Any],
-    inputs: Mapping[str, Array],
-    signature: Signature,
-) -> None:
-    """Pass on the sampling rate that a sound file states, where the pipeline asks for it."""
-    name = re.sub(r"_?waveforms?$", "", p.name) + "_sampling_rate"
-    if name in signature.parameters and name not in inputs:
-        sent[name] = rate
 
 
 def _from_extra(

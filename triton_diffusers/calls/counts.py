@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from triton_diffusers.calls import values
-from triton_diffusers.contract import DRAWN_SEEDS, IMAGE_COUNTS, SEED, Kind
+from triton_diffusers.contract import ANY_SEED, DRAWN_SEEDS, IMAGE_COUNTS, SEED, Kind
 from triton_diffusers.errors import RequestError
 from triton_diffusers.media.pixels import Array
 from triton_diffusers.pipelines.loaded import LoadedPipeline
@@ -56,7 +56,7 @@ def read_seeds(
     counts: Mapping[str, int],
     loaded: LoadedPipeline,
 ) -> list[int]:
-    """Return the seeds as sent, or one drawn. Raises RequestError where they do not fit.
+    """Return the seeds as sent, each -1 and a missing one drawn. Raises RequestError.
 
     counts: how many pictures were sent; without prompts each gives an output.
     """
@@ -70,18 +70,22 @@ def read_seeds(
         )
     if SEED.name not in inputs:
         own = kwargs.get(SEED.name)  # the entry's, for a pipeline that has the parameter
-        return [secrets.randbelow(DRAWN_SEEDS) if own is None else int(own)]
+        return [_drawn_if_any(ANY_SEED if own is None else int(own))]
     seeds = values.numbers(inputs[SEED.name], SEED.name)
-    if min(seeds) < 0:
+    if min(seeds) < ANY_SEED:
         raise RequestError(
-            f"input 'seed': {min(seeds)}; send a number of at least 0, or leave it out to have one "
-            "drawn"
+            f"input 'seed': {min(seeds)}; send a number of at least 0, or -1 (or leave it out) to "
+            "have one drawn"
         )
     if len(seeds) > 1 and outputs is not None and len(seeds) != outputs:
         raise RequestError(
             f"input 'seed': {len(seeds)} seeds for {outputs} outputs; send one, or one per output"
         )
-    return seeds
+    return [_drawn_if_any(seed) for seed in seeds]
+
+
+def _drawn_if_any(seed: int) -> int:
+    return secrets.randbelow(DRAWN_SEEDS) if seed == ANY_SEED else seed
 
 
 def count_outputs(

@@ -87,10 +87,10 @@ def to_wire(
         if name == encoded:
             sounds = partial(_sounds, result, sampling_rate, options, warnings)
             wire[MEDIA_FILES.name] = _encode(
-                value, options, sampling_rate, sounds, partial(nan.add, name)
+                value, options, sampling_rate, sounds, partial(nan.add, name), warnings
             )
         elif (array := _to_array(value, declared[name], partial(nan.add, name))) is not None:
-            wire[name] = array
+            wire[declared[name].name] = array
         else:
             warnings.append(f"output '{name}' ({type(value).__name__}) fits no tensor")
         if nan:
@@ -151,6 +151,7 @@ def _encode(
     rate: int | None,
     sounds: Callable[[int], list[Sound | None]],
     on_nan: OnNan,
+    warnings: list[str],
 ) -> Array:
     if options.file_format in AUDIO_FORMATS:
         if rate is None:
@@ -159,6 +160,7 @@ def _encode(
     elif options.file_format in VIDEO_FORMATS:
         videos = read_pictures(value, on_nan)
         videos = [np.stack(videos)] if videos[0].ndim == 3 else videos
+        _tell_odd_sides(videos[0], options.file_format, warnings)
         files = [
             encode.encode_video(v, options.file_format, options.fps, sound)
             for v, sound in zip(videos, sounds(len(videos)), strict=True)
@@ -171,6 +173,17 @@ def _encode(
     if options.as_base64:
         files = [base64.b64encode(f) for f in files]
     return np.array(files, np.object_)
+
+
+def _tell_odd_sides(frames: Array, file_format: str, warnings: list[str]) -> None:
+    """Say where a file shows more than the pipeline made: [F, H, W, C]."""
+    height, width = frames.shape[1:3]
+    size = encode.mp4_size(width, height)
+    if file_format == "mp4" and size != (width, height):
+        warnings.append(
+            f"the MP4 is {size[0]} x {size[1]}, not {width} x {height}: players want even sides, "
+            "so its last row or column is shown twice"
+        )
 
 
 def _to_array(value: Any, tensor: Tensor, on_nan: OnNan) -> Array | None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from triton_diffusers.calls import values
+from triton_diffusers.calls.sound import fit_sound
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import FRAME_COUNTS, MEDIA, Kind, is_reserved, reserved_hint
 from triton_diffusers.errors import ConfigError, RequestError, one_line, unknown
@@ -88,7 +89,7 @@ def sample_kwargs(
     kwargs = made | plain
     for p in parameters.values():
         if p.argument not in plain and _wants_media(p, signature, sample):
-            kwargs[p.argument] = _draw(p, kwargs, sample)
+            kwargs[p.argument] = _draw(p, signature, kwargs, sample)
     return kwargs
 
 
@@ -208,7 +209,7 @@ def _wants_media(p: Parameter, signature: Signature, sample: Sample) -> bool:
     return _media_of(p, signature) <= sample.media
 
 
-def _draw(p: Parameter, kwargs: Mapping[str, Any], sample: Sample) -> Any:
+def _draw(p: Parameter, signature: Signature, kwargs: Mapping[str, Any], sample: Sample) -> Any:
     """Return made-up media as a request's would arrive: noise; a mask is white in its middle."""
     count = 1
     if p.kind is Kind.AUDIO:
@@ -217,7 +218,9 @@ def _draw(p: Parameter, kwargs: Mapping[str, Any], sample: Sample) -> Any:
         count = _frames(kwargs) if p.kind is Kind.VIDEO else sample.copies
         array = _pictures(p, count, *_size(kwargs, sample))
     read = values.read_media(p, {p.name: array}, ServeConfig())
-    return None if read is None else read[0]
+    if read is None or p.kind is not Kind.AUDIO:
+        return None if read is None else read[0]
+    return fit_sound(p, read[0], None, {}, signature, None)[p.name]
 
 
 def _frames(kwargs: Mapping[str, Any]) -> int:

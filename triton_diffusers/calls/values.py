@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One input tensor -> the Python value that `__call__` gets. Every refusal says what to send."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +13,12 @@ from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import BYTES_SUFFIX, Kind
 from triton_diffusers.errors import RequestError
 from triton_diffusers.media import decode
+from triton_diffusers.media.modes import to_mode, white_where_one
 from triton_diffusers.media.pixels import Array
-from triton_diffusers.pipelines.signature import Parameter
+from triton_diffusers.pipelines.signature import MASK_MODE, Parameter
 
-MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+CHANNELS = (1, 2, 3, 4)
+"""Of L, LA, RGB and RGBA."""
 MAX_SIDE = 1 << 16
 
 
@@ -68,6 +71,8 @@ def not_empty(array: Array, name: str) -> Array:
 def value_of(parameter: Parameter, array: Array, config: ServeConfig) -> Any:
     """Turn the tensor of a parameter that is no media into the value for `__call__`."""
     name = parameter.name
+    if array.size == 0 and parameter.may_be_empty:
+        return () if parameter.as_tuple else []
     if parameter.kind in (Kind.TEXT, Kind.STRING):
         values: list[Any] = texts(array, name, config)
     else:
@@ -79,7 +84,7 @@ def value_of(parameter: Parameter, array: Array, config: ServeConfig) -> Any:
 
 def one_or_many(parameter: Parameter, values: list[Any]) -> Any:
     """Return a lone element plainly where the pipeline takes one, else a list or tuple."""
-    if len(values) == 1 and not parameter.always_list:
+    if len(values) == 1 and not (parameter.always_list or parameter.per_network):
         return values[0]
     return tuple(values) if parameter.as_tuple else values
 
@@ -98,7 +103,7 @@ def json_value(parameter: Parameter, value: Any) -> Any:
     """Return a value from JSON as the pipeline's own default has it.
 
     Raises RequestError for one that is no object (or no list) where only that fits. Keys of JSON
-    are text; where the default's keys are numbers, they become numbers.
+    are text; where the pipeline's are numbers, by default or annotation, they become numbers.
     """
     wanted = parameter.nested_type
     if wanted is not None and not isinstance(value, wanted):
@@ -106,15 +111,20 @@ def json_value(parameter: Parameter, value: Any) -> Any:
         raise RequestError(
             f"argument '{parameter.name}': {type(value).__name__}; send a JSON {kind}"
         )
-    keys = parameter.default if isinstance(parameter.default, dict) else {}
-    if isinstance(value, dict) and keys and all(isinstance(k, int) for k in keys):
-        try:
-            return {int(key): element for key, element in value.items()}
-        except ValueError:
-            raise RequestError(
-                f"argument '{parameter.name}': its keys are numbers, such as {next(iter(keys))}"
-            ) from None
-    return value
+    number = parameter.key_type
+    if not isinstance(value, dict) or number is None:
+        return value
+    try:
+        found = {number(key): element for key, element in value.items()}
+    except ValueError:
+        found = {}
+    if len(found) != len(value) or not all(map(math.isfinite, found)):
+        kind = "whole numbers" if number is int else "numbers"
+        raise RequestError(
+            f"argument '{parameter.name}': keys {', '.join(map(repr, value))[:80]}; send each key "
+            f'once, as text of {kind} such as "0"'
+        )
+    return found
 
 
 def json_object(array: Array, name: str, config: ServeConfig) -> dict[str, Any]:
@@ -131,8 +141,9 @@ def read_media(
 ) -> tuple[Any, int, int | None] | None:
     """Read a media parameter from `x` or `x_bytes`.
 
-    Returns the value for `__call__`, how many there are, and for sound the sampling rate of its
-    file; None when neither input was sent. Raises RequestError.
+    Returns the value for `__call__`, how many there are, and the sampling rate of a sound's file;
+    None when neither input was sent. A sound is an array that sound.py fits to the pipeline.
+    Raises RequestError.
     """
     name, files = parameter.name, parameter.name + BYTES_SUFFIX
     if name in inputs and files in inputs:
@@ -141,23 +152,30 @@ def read_media(
         return None
     if parameter.kind is Kind.AUDIO:
         return _read_audio(parameter, inputs, config)
+    mode = parameter.file_mode
     if name in inputs:
-        images = pictures_of(inputs[name], name, config)
+        images = pictures_of(inputs[name], name, config, mode)
     else:
         images = _decode_files(parameter, inputs[files], files, config)
+    if mode == MASK_MODE:
+        images = white_where_one(images)
     if parameter.kind is Kind.VIDEO:
         decode.check_frames(len(images), name if name in inputs else files, config)
         tensor = parameter.video_tensor or _video_tensor
-        return (tensor(name, images) if parameter.as_tensor else images), 1, None
+        video = tensor(name, images) if parameter.as_tensor else images
+        return ([video] if parameter.per_network else video), 1, None
     return one_or_many(parameter, images), len(images), None
 
 
-def pictures_of(array: Array, name: str, config: ServeConfig) -> list[Image.Image]:
-    """Turn uint8 [N, H, W, C] into PIL images; C is 1, 3 or 4. Raises RequestError."""
-    if array.ndim != 4 or array.shape[-1] not in MODES:
+def pictures_of(array: Array, name: str, config: ServeConfig, mode: str) -> list[Image.Image]:
+    """Turn uint8 [N, H, W, C] into PIL images of a mode: C is 1 (L), 2 (LA), 3 or 4 (RGBA).
+
+    Raises RequestError.
+    """
+    if array.ndim != 4 or array.shape[-1] not in CHANNELS:
         raise RequestError(
             f"input '{name}': shape {list(array.shape)}; send [count, height, width, channels] "
-            "with 1, 3 or 4 channels"
+            "with 1 (L), 2 (LA), 3 (RGB) or 4 (RGBA) channels"
         )
     not_empty(array, name)
     if array.shape[1] * array.shape[2] > config.max_input_pixels or max(array.shape) > MAX_SIDE:
@@ -167,7 +185,7 @@ def pictures_of(array: Array, name: str, config: ServeConfig) -> list[Image.Imag
         )
     decode.check_pixels_in_all(int(np.prod(array.shape[:3])), name, config)
     pixels = array[..., 0] if array.shape[-1] == 1 else array
-    return [Image.fromarray(p) for p in pixels]
+    return [to_mode(Image.fromarray(p), mode) for p in pixels]
 
 
 def _decode_files(
@@ -175,7 +193,9 @@ def _decode_files(
 ) -> list[Image.Image]:
     contents = [decode.read_file(e, name, config) for e in not_empty(array, name).flat]
     if parameter.kind is Kind.VIDEO and len(contents) == 1:
-        return decode.decode_video(contents[0], name, config)
+        return [
+            to_mode(i, parameter.file_mode) for i in decode.decode_video(contents[0], name, config)
+        ]
     images: list[Image.Image] = []
     for content in contents:
         images.append(decode.decode_image(content, name, config, parameter.file_mode))
@@ -194,8 +214,6 @@ def _video_tensor(_name: str, images: list[Image.Image]) -> Any:
 def _read_audio(
     parameter: Parameter, inputs: Mapping[str, Array], config: ServeConfig
 ) -> tuple[Any, int, int | None]:
-    import torch
-
     name, files, rate = parameter.name, parameter.name + BYTES_SUFFIX, None
     if name in inputs:
         samples = finite(not_empty(inputs[name], name), name)
@@ -205,6 +223,4 @@ def _read_audio(
         samples, rate = decode.decode_audio(data, files, config)
     if samples.ndim != 2:
         raise RequestError(f"input '{name}': shape {list(samples.shape)}; send [channels, samples]")
-    sound = torch.from_numpy(np.array(samples, np.float32))
-    # a plural name (initial_audio_waveforms) takes a batch, a singular one (src_audio) one sound
-    return (sound[None] if name.endswith("waveforms") else sound), 1, rate
+    return samples.astype(np.float32, copy=False), 1, rate

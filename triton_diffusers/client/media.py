@@ -17,15 +17,14 @@ from PIL import Image
 from triton_diffusers.client.errors import InvalidRequest
 from triton_diffusers.client.values import describe
 from triton_diffusers.contract import BYTES_SUFFIX, Tensor
+from triton_diffusers.media.modes import DepthError, as_array, eight_bits, to_bytes, upright
 from triton_diffusers.media.pixels import Array
 
-CHANNELS = (1, 3, 4)
-SENT_MODES = ("L", "RGB", "RGBA")
-DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
-"""16 bits a pixel, which UINT8 cannot hold: sent as PNG."""
+CHANNELS = (1, 2, 3, 4)
 
 PICTURES = (
-    "a PIL image, a uint8 array (H,W), (H,W,C) or (N,H,W,C), a path, bytes, or a list of these"
+    "a PIL image, an array (H,W), (H,W,C) or (N,H,W,C) of uint8, uint16, bool or floats from 0 to "
+    "1, a path, bytes, or a list of these"
 )
 SOUND = "a float32 array (samples) or (channels, samples), a path or bytes"
 
@@ -98,37 +97,29 @@ def _read_sound(name: str, item: Any) -> Array | bytes:
     return sound
 
 
-def _read_image(name: str, image: Image.Image) -> Array | bytes:
-    """Return an image's pixels, uint8 (1,H,W,C); a PNG file for 16 bits a pixel."""
-    if image.mode in DEEP_MODES:
-        return _png(image)
-    if image.mode == "F":
-        raise InvalidRequest(f"input '{name}' is an image of mode F. Convert it to L, RGB or RGBA.")
-    if image.mode not in SENT_MODES:
-        image = image.convert(_sent_mode(image))
-    pixels: Array = np.asarray(image).reshape(1, image.height, image.width, -1)
+def _read_image(name: str, image: Image.Image) -> Array:
+    """Return the pixels of an image as it is shown, uint8 (1,H,W,C)."""
+    try:
+        shown = eight_bits(upright(image))
+    except DepthError as error:
+        raise InvalidRequest(f"input '{name}': an image of mode {image.mode}: {error}.") from None
+    pixels: Array = np.asarray(shown).reshape(1, shown.height, shown.width, -1)
     return pixels
-
-
-def _sent_mode(image: Image.Image) -> str:
-    """Choose the mode that keeps what an image of another mode shows."""
-    if image.mode == "1":
-        return "L"
-    return "RGBA" if image.has_transparency_data else "RGB"
 
 
 def _read_pixels(name: str, item: Any) -> Array:
     """Return an array's pixels, uint8 (N,H,W,C)."""
-    pixels = np.empty(0) if isinstance(item, list | tuple) else np.asarray(item)
-    if pixels.dtype == np.bool_:
-        pixels = pixels.astype(np.uint8) * 255
+    pixels = np.empty(0) if isinstance(item, list | tuple) else as_array(item)
     if pixels.ndim == 2:
         pixels = pixels[None, :, :, None]
     elif pixels.ndim == 3:
         pixels = pixels[None]
-    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] not in CHANNELS:
+    if pixels.ndim != 4 or pixels.shape[3] not in CHANNELS:
         raise InvalidRequest(f"input '{name}' was given {describe(item)}, but takes {PICTURES}.")
-    return pixels
+    try:
+        return to_bytes(pixels)
+    except DepthError as error:
+        raise InvalidRequest(f"input '{name}' was given {error}.") from None
 
 
 def _read_file(name: str, item: Any) -> bytes | None:
@@ -163,5 +154,5 @@ def _png(image: Image.Image) -> bytes:
 
 
 def image_of(pixels: Array) -> Image.Image:
-    """Make a PIL image of uint8 pixels (H,W,C): mode L, RGB or RGBA."""
+    """Make a PIL image of uint8 pixels (H,W,C): mode L, LA, RGB or RGBA."""
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

@@ -2,7 +2,7 @@
 """Writing results as files."""
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -153,11 +153,11 @@ def _encode_gifs(result: Outputs, wanted: str, fps: float) -> list[bytes]:
 
 
 def _encode_mp4s(result: Outputs, wanted: str, fps: float) -> list[bytes]:
-    videos = result.frames
-    sounds = _sounds(result)
+    videos = [[np.asarray(image.convert("RGB")) for image in video] for video in result.frames]
+    sounds: Sequence[Sound | None] = _sounds(result)
     if len(sounds) != len(videos):
-        return [_encode_mp4(video, fps, None) for video in videos]
-    return [_encode_mp4(video, fps, s) for video, s in zip(videos, sounds, strict=True)]
+        sounds = [None] * len(videos)
+    return [encode_mp4(video, fps, s) for video, s in zip(videos, sounds, strict=True)]
 
 
 def _sounds(result: Outputs) -> list[Sound]:
@@ -165,14 +165,6 @@ def _sounds(result: Outputs) -> list[Sound]:
     rate = result.sampling_rate or 0
     sounds = [Sound(each, rate) for each in result.audios]
     return sounds if all(sound.fits_mp4 for sound in sounds) else []
-
-
-def _encode_mp4(frames: list[Image.Image], fps: float, sound: Sound | None) -> bytes:
-    """Encode one video as H.264; an odd edge is repeated once, which 4:2:0 needs."""
-    width, height = frames[0].size
-    edge = ((0, height % 2), (0, width % 2), (0, 0))
-    padded = [np.pad(np.asarray(image.convert("RGB")), edge, mode="edge") for image in frames]
-    return encode_mp4(padded, fps, "yuv420p", sound)
 
 
 def _encode_sounds(result: Outputs, wanted: str, fps: float) -> list[bytes]:

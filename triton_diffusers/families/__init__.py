@@ -35,7 +35,7 @@ class Family:
     after_load: Callable[[Any, Any], None] | None = None
     """(pipeline, ServeConfig): change the loaded pipeline."""
     file_mode: str = "RGB"
-    """The mode that picture files are decoded to; `load_image` of diffusers gives RGB."""
+    """The mode in which pictures reach the pipeline; `load_image` of diffusers gives RGB."""
     video_tensor: Callable[[str, list[Any]], Any] | None = None
     """(parameter, PIL frames) -> the tensor, where a video parameter takes nothing but tensors."""
     fps: float | None = None

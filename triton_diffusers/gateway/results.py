@@ -14,6 +14,7 @@ from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.fields import Asked
 from triton_diffusers.gateway.sizes import SizeMemory
 from triton_diffusers.media.decode import format_of
+from triton_diffusers.media.encode import mp4_size
 
 MEDIA_TYPES = {"mp4": "video/mp4", "gif": "image/gif"}
 """output_format -> what HTTP calls it."""
@@ -36,8 +37,9 @@ async def check_video(model: Model, asked: Asked, result: Result, sizes: SizeMem
     content = result.media[0]
     size, frames, seconds, has_sound = await asyncio.to_thread(_measure, content)
     warnings = result.info.get("warnings", [])
-    if asked.size is not None and asked.size != size:
-        raise sizes.learn(model, asked.size, asked.keywords, size, warnings)
+    fitting = asked.size and (asked.size, mp4_size(*asked.size))
+    if fitting and size not in fitting[: 2 if format_of(content) == "mp4" else 1]:
+        raise sizes.learn(model, fitting[0], asked.keywords, size, warnings)
     notes = [*asked.notes, *warnings]
     if asked.keywords.get(FRAME_COUNTS[0], frames) != frames:
         notes.append(f"num_frames: {asked.keywords['num_frames']} sent, {frames} made")

@@ -93,7 +93,7 @@ class _Inputs(BaseModel):
     num_inference_steps: Whole | None = None
     guidance_scale: Number | None = None
     true_cfg_scale: Number | None = None
-    seed: Whole | None = Field(None, description="left out: drawn, and told in the answer")
+    seed: Whole | None = Field(None, description="left out or -1: drawn, and told in the answer")
 
 
 LOADED: dict[str, Any] = {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ServeConfig` -> a pipeline on its device. Imports torch and diffusers inside its functions."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from triton_diffusers.pipelines.isolation import read_processors
 from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.model_files import fetch_subfolder
 from triton_diffusers.pipelines.notices import quiet_loading
+from triton_diffusers.pipelines.signature import fit_networks
 from triton_diffusers.placement.devices import check_device, use_device
 from triton_diffusers.previews.previews import Previews
 
@@ -55,6 +57,8 @@ def load_planned(
     if streams and signature.has_pictures:
         loading.previews = Previews(signature.is_video, log)
     pipeline = _read_and_place(plan, loading)
+    signature = fit_networks(signature, pipeline)
+    plan = replace(plan, signature=signature)
     features.apply(pipeline, plan, loading, placed=True)
     return LoadedPipeline(
         pipeline=pipeline,

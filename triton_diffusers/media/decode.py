@@ -6,16 +6,18 @@ The limits on what callers send hold before memory is taken: a small file may ho
 
 import base64
 import binascii
+import contextlib
+import functools
 import io
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
-from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
+from PIL import Image, ImageSequence, UnidentifiedImageError, features
 
 from triton_diffusers.errors import RequestError
+from triton_diffusers.media.modes import DepthError, to_mode, upright
 from triton_diffusers.media.pixels import Array
 from triton_diffusers.media.whole import is_picture_whole, why_not_whole
 
@@ -26,7 +28,9 @@ MAX_AUDIO_SAMPLES = 2**27
 SOUND_MARKS = (b"RIFF", b"RF64", b"fLaC", b"OggS")
 """How WAV, FLAC and Ogg files start; other readers of libsndfile write to the server's log."""
 PICTURE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""Those that Pillow decodes itself: for others it would start programs (EPS) or guess."""
+"""Those that every Pillow decodes itself: for others it would start programs (EPS) or guess."""
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1", b"hevc", b"hevx")
+AVIF_BRANDS = (b"avif", b"avis")
 VIDEO_CONTAINERS = ((4, b"ftyp", "mov"), (0, b"\x1a\x45\xdf\xa3", "matroska"), (8, b"AVI ", "avi"))
 """(offset, mark, demuxer). FFmpeg's own guess would include playlists, which name other files."""
 SIGNATURES: tuple[tuple[str, int, bytes], ...] = (
@@ -65,6 +69,20 @@ class MediaLimits(Protocol):
         """Of one sound."""
 
 
+@functools.cache
+def picture_formats() -> tuple[str, ...]:
+    """Return the formats that are read: AVIF and HEIF too, where Pillow reads them here."""
+    found = list(PICTURE_FORMATS)
+    if "avif" in features.modules and features.check("avif"):
+        found.append("AVIF")
+    with contextlib.suppress(ImportError):
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
+        found.append("HEIF")
+    return tuple(found)
+
+
 class FileError(Exception):
     """A file that the server made cannot be read."""
 
@@ -94,30 +112,42 @@ def read_file(element: Any, name: str, limits: MediaLimits) -> bytes:
 
 
 def decode_image(data: bytes, name: str, limits: MediaLimits, mode: str = "RGB") -> Image.Image:
-    """Decode one image file to RGB or RGBA, turned upright, as diffusers' `load_image` does.
+    """Decode one image file to a mode, turned upright, as diffusers' `load_image` does.
 
     Raises RequestError for a broken, truncated or too large image; the size is checked before
     the pixels are decoded.
     """
     try:
         with _pillow_limit(limits):
-            image = Image.open(io.BytesIO(data), formats=PICTURE_FORMATS)
+            image = Image.open(io.BytesIO(data), formats=picture_formats())
             _check_pixels(image.size, name, limits)
             image.load()
             if not is_picture_whole(data, image):
                 raise _ends_early("pixels are missing", name)
-            return ImageOps.exif_transpose(image).convert(mode)
+            return to_mode(upright(image), mode)
     except RequestError:
         raise
+    except DepthError as error:
+        raise RequestError(f"input '{name}': an image of mode {image.mode}: {error}") from None
     except Image.DecompressionBombError:
         raise _too_many_pixels(name, limits) from None
     except UnidentifiedImageError:
         raise RequestError(
-            f"input '{name}': {len(data)} bytes that are no image; send the content of a PNG, JPEG "
-            "or WebP file, its base64, or a data: URL"
+            f"input '{name}': {_no_image(data)}; send the content of a PNG, JPEG or WebP file, its "
+            "base64, or a data: URL"
         ) from None
     except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
         raise RequestError(f"input '{name}': broken image file ({error}); send it again") from None
+
+
+def _no_image(data: bytes) -> str:
+    """Say what a file is that Pillow does not know."""
+    brand = data[8:12] if data[4:8] == b"ftyp" else b""
+    if brand in HEIF_BRANDS:
+        return "HEIF, which is read only where pillow-heif is installed"
+    if brand in AVIF_BRANDS:
+        return "AVIF, which this server's Pillow does not read"
+    return f"{len(data)} bytes that are no image"
 
 
 def decode_video(data: bytes, name: str, limits: MediaLimits) -> list[Image.Image]:
@@ -174,7 +204,7 @@ def _from_base64(data: bytes, name: str) -> bytes:
         ) from None
 
 
-@contextmanager
+@contextlib.contextmanager
 def _pillow_limit(limits: MediaLimits) -> Iterator[None]:
     """Let Pillow stop at the entry's limit, also where a later frame enlarges the canvas."""
     before = Image.MAX_IMAGE_PIXELS
@@ -190,7 +220,10 @@ def _pillow_limit(limits: MediaLimits) -> Iterator[None]:
 
 
 def _ends_early(reason: str, name: str) -> RequestError:
-    return RequestError(f"input '{name}': broken file: it ends early: {reason}; send all of it")
+    return RequestError(
+        f"input '{name}': broken file: it ends early: {reason}; send all of it (PNG, JPEG or WebP; "
+        "MP4 or GIF; WAV or FLAC)"
+    )
 
 
 def _too_many_pixels(name: str, limits: MediaLimits) -> RequestError:
@@ -262,13 +295,34 @@ def _av_frames(data: bytes, name: str, limits: MediaLimits) -> list[Image.Image]
     frames: list[Image.Image] = []
     with av.open(io.BytesIO(data), format=_container(data)) as container:
         if not container.streams.video:
-            raise RequestError(f"input '{name}': the file holds no video stream")
+            raise RequestError(
+                f"input '{name}': the file holds no video stream; send the content of an MP4 or "
+                "GIF file"
+            )
         stream = container.streams.video[0]
         _check_pixels((stream.width, stream.height), name, limits)
         for frame in container.decode(stream):
             _check_frame((frame.width, frame.height), len(frames) + 1, name, limits)
-            frames.append(frame.to_image())
+            frames.append(turned(frame.to_image(), frame))
     return frames
+
+
+def turned(image: Image.Image, frame: Any) -> Image.Image:
+    """Turn and mirror a frame's picture as its display matrix says, in quarters of a circle.
+
+    As FFmpeg itself does, and with it diffusers' `load_video`.
+    """
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return image
+    # a point (x, y) is shown at (a x + c y, b x + d y)
+    a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32)[:5].tolist()
+    if abs(b) + abs(c) > abs(a) + abs(d):
+        image = image.transpose(Image.Transpose.TRANSPOSE)
+        a, d = c, b
+    if a < 0:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM) if d < 0 else image
 
 
 def _container(data: bytes) -> str:
@@ -305,7 +359,7 @@ def read_frames(file: bytes) -> list[Image.Image]:
         import av
 
         with av.open(io.BytesIO(file)) as container:
-            return [frame.to_image() for frame in container.decode(video=0)]
+            return [turned(frame.to_image(), frame) for frame in container.decode(video=0)]
     animation = Image.open(io.BytesIO(file))
     frames = []
     for index in range(getattr(animation, "n_frames", 1)):

@@ -48,40 +48,75 @@ class Sound:
         return len(self.samples) in LAYOUTS and self.samples.shape[1] > 0 and self.rate > 0
 
 
+PIXEL_FORMAT = "yuv420p"
+"""4:2:0, the only one that browsers and phones play."""
+COLOURS = {"color_range": 1, "color_primaries": 1, "color_trc": 1, "colorspace": 1}
+"""Limited range and BT.709, as FFmpeg numbers them."""
 LAYOUTS = {1: "mono", 2: "stereo"}
 """Channels -> what FFmpeg calls them."""
 
 
 def encode_video(frames: Array, file_format: str, fps: float, sound: Sound | None = None) -> bytes:
-    """Encode uint8 [F, H, W, 3] as mp4 (H.264, the sound as AAC) or gif, which holds no sound."""
+    """Encode uint8 [F, H, W, C] as mp4 (H.264, the sound as AAC) or gif, which holds no sound."""
     if file_format == "gif":
         return _encode_gif(frames, fps)
-    odd = any(side % 2 for side in frames.shape[1:3])
-    # 4:2:0 needs even sides
-    return encode_mp4([_rgb(f) for f in frames], fps, "yuv444p" if odd else "yuv420p", sound)
+    return encode_mp4(frames, fps, sound)
 
 
-def encode_mp4(
-    frames: Sequence[Array], fps: float, pixel_format: str, sound: Sound | None = None
-) -> bytes:
-    """Encode uint8 [H, W, 3] frames as H.264 in the pixel format, the sound beside them as AAC."""
+def mp4_size(width: int, height: int) -> tuple[int, int]:
+    """Return width and height of the MP4 of frames of a size: 4:2:0 has even sides."""
+    return width + width % 2, height + height % 2
+
+
+def encode_mp4(frames: Sequence[Array] | Array, fps: float, sound: Sound | None = None) -> bytes:
+    """Encode uint8 [H, W, C] frames as H.264 that every player knows, the sound beside them as AAC.
+
+    4:2:0, where an odd side's last row or column is shown twice; BT.709 of limited range, and said
+    so; the index first, so that it plays while it is fetched.
+    """
     from fractions import Fraction
 
     import av
 
     buffer = io.BytesIO()
-    with av.open(buffer, "w", format="mp4") as container:
+    with av.open(
+        buffer,
+        "w",
+        format="mp4",
+        options={"movflags": "+faststart"},
+        # the file is read once more to make room for the index at its start
+        io_open=lambda *_: io.BytesIO(buffer.getvalue()),
+    ) as container:
         video = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
-        video.height, video.width = frames[0].shape[:2]
-        video.pix_fmt = pixel_format
+        height, width = frames[0].shape[:2]
+        video.width, video.height = mp4_size(width, height)
+        video.pix_fmt = PIXEL_FORMAT
+        for name, value in COLOURS.items():
+            setattr(video.codec_context, name, value)
         # all streams are added before the first packet is written
         packets = _encode_sound(container, sound) if sound is not None else []
         for pixels in frames:
-            packets += video.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24"))
+            packets += video.encode(_to_frame(pixels))
         packets += video.encode()
         for packet in sorted(packets, key=lambda packet: packet.dts * packet.time_base):
             container.mux(packet)
     return buffer.getvalue()
+
+
+def _to_frame(pixels: Array) -> Any:
+    """Return one frame of PIXEL_FORMAT in COLOURS."""
+    import av
+
+    height, width = pixels.shape[:2]
+    pixels = _rgb(pixels)
+    if mp4_size(width, height) != (width, height):
+        pixels = np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+    frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+    return frame.reformat(
+        format=PIXEL_FORMAT,
+        dst_colorspace=COLOURS["colorspace"],
+        dst_color_range=COLOURS["color_range"],
+    )
 
 
 def _encode_sound(container: Any, sound: Sound) -> list[Any]:

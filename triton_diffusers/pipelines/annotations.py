@@ -30,6 +30,8 @@ class Shape:
     choices: tuple[str, ...] = ()
     enum: type | None = None
     is_tuple: bool = False
+    key_type: type | None = None
+    """int or float, where the keys of a mapping are numbers."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -105,7 +107,13 @@ def read(annotation: Any, scope: Mapping[str, Any]) -> Shape:
     literals = [c for leaf, _ in found if _is_literal(leaf) for c in typing.get_args(leaf)]
     enums = [leaf for leaf, _ in found if isinstance(leaf, type) and issubclass(leaf, enum.Enum)]
     choices = [*map(str, literals), *(str(m.value) for e in enums for m in e)]
-    return Shape(leaves, tuple(choices), enums[0] if enums else None, _is_tuple(annotation))
+    return Shape(
+        leaves,
+        tuple(choices),
+        enums[0] if enums else None,
+        _is_tuple(annotation),
+        next(_key_types(annotation, scope), None),
+    )
 
 
 def _evaluate(annotation: Any, scope: Mapping[str, Any]) -> Any:
@@ -140,6 +148,17 @@ def _leaves(annotation: Any, depth: int, scope: Mapping[str, Any]) -> Iterator[t
         yield from _leaves(typing.get_args(annotation)[0], depth, scope)
     else:
         yield annotation, depth
+
+
+def _key_types(annotation: Any, scope: Mapping[str, Any]) -> Iterator[type]:
+    """Yield the type of the keys of each mapping whose keys are numbers."""
+    annotation = _evaluate(annotation, scope)
+    parts = typing.get_args(annotation)
+    if typing.get_origin(annotation) in (dict, collections.abc.Mapping):
+        yield from (number for number in (int, float) if parts and parts[0] is number)
+    else:
+        for part in parts:
+            yield from _key_types(part, scope)
 
 
 def _words(text: str) -> Iterator[tuple[str, int]]:

@@ -24,6 +24,7 @@ from triton_diffusers.contract import (
     IMAGES,
     KNOWN_FIELDS,
     MEDIA,
+    OTHER_NAMES,
     OWN_INPUTS,
     OWN_OUTPUTS,
     PICTURE_FIELDS,
@@ -48,6 +49,9 @@ IMAGE_NAME = re.compile(r"(^|_)images?$|^image_reference$")
 VIDEO_NAME = re.compile(r"(^|_)video(_|$)|^conditioning_frames$")
 AUDIO_NAME = re.compile(r"(^|_)(audio|waveforms?)$")
 ADAPTER_NAME = re.compile(r"(^|_)ip_adapter_image$")
+MASK_NAME = re.compile(r"(^|_)mask(_|$)")
+MASK_MODE = "L"
+NEVER_EMPTY = re.compile(r"(^|_)(prompt(_\d)?|timesteps|sigmas)$")
 PATH_NAME = re.compile(r"(^|_)(file|path|fonts|dir)$")
 
 BOUND_SIZE = re.compile(
@@ -59,6 +63,13 @@ OWN_SIZE = re.compile(
 SIZE_OF_PICTURE = re.compile(r"get_default_height_width\(|\bheight\s*=\s*\(?\s*h\b")
 """How pipelines choose the size that nobody asked for: near an area that they know, their own, or
 that of the picture."""
+
+
+PER_NETWORK = {
+    "controlnet": ("control_image", "conditioning_frames", "image"),
+    "adapter": ("image",),
+}
+"""Component -> the parameter, the first of these names, with a picture for each network in it."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +85,20 @@ class Parameter:
     as_tuple: bool = False
     as_tensor: bool = False
     """A media parameter annotated as a tensor only."""
+    as_array: bool = False
+    """One annotated as a numpy array only."""
     choices: tuple[str, ...] = ()
     enum: type | None = None
     nested_type: type | None = None
     """dict or list, where a JSON parameter can be nothing else."""
+    key_type: type | None = None
+    """int or float, where the keys of an object are numbers for the pipeline."""
+    may_be_empty: bool = False
+    """A list without elements says something."""
+    per_network: bool = False
+    """A picture (or video) for each of several networks, as a list also where it is one."""
     file_mode: str = "RGB"
-    """The mode that picture files are decoded to."""
+    """The mode in which pictures reach the pipeline."""
     video_tensor: Callable[[str, list[Any]], Any] | None = None
     """How frames become a tensor, where the family differs from diffusers' usual [1,F,C,H,W]."""
     call_name: str = ""
@@ -158,9 +177,8 @@ def read_signature(cls: type) -> Signature:
         if not is_reserved(parameter.name):
             read = _read_parameter(parameter, call, names)
             if family:
-                read = dataclasses.replace(
-                    read, file_mode=family.file_mode, video_tensor=family.video_tensor
-                )
+                mode = MASK_MODE if read.file_mode == MASK_MODE else family.file_mode
+                read = dataclasses.replace(read, file_mode=mode, video_tensor=family.video_tensor)
             parameters[parameter.name] = read
     for alias, target in (family.aliases if family else {}).items():
         if alias not in parameters and target in parameters:
@@ -184,6 +202,17 @@ def read_signature(cls: type) -> Signature:
         own_size=_has_own_size(call),
         upscale=family.upscale if family else 1,
     )
+
+
+def fit_networks(signature: Signature, pipeline: Any) -> Signature:
+    """Return the signature of a loaded pipeline: several networks in one want lists of pictures."""
+    parameters = dict(signature.parameters)
+    for component, names in PER_NETWORK.items():
+        network = type(getattr(pipeline, component, None)).__name__
+        name = next((name for name in names if name in parameters), None)
+        if name is not None and "Multi" in network:
+            parameters[name] = dataclasses.replace(parameters[name], per_network=True)
+    return dataclasses.replace(signature, parameters=parameters)
 
 
 def entry_inputs(signature: Signature, decoupled: bool = False) -> tuple[Tensor, ...]:
@@ -221,7 +250,7 @@ def _tensors_of(p: Parameter) -> list[Tensor]:
 
 def entry_outputs(signature: Signature, decoupled: bool = False) -> tuple[Tensor, ...]:
     """Return the outputs of an entry, as config.pbtxt lists them."""
-    fields = list(signature.output_fields.values())
+    fields = list(dict.fromkeys(signature.output_fields.values()))
     if signature.is_audio and SAMPLING_RATE.name not in signature.output_fields:
         fields.append(SAMPLING_RATE)
     streamed = (PROGRESS, PREVIEW) if signature.has_pictures else (PROGRESS,)
@@ -245,18 +274,28 @@ def _read_parameter(raw: inspect.Parameter, call: Any, names: set[str]) -> Param
     default = None if required else raw.default
     kind = _kind(raw.name, shape, default, names)
     scalar_default = default is not None and not isinstance(default, list | tuple)
+    is_plural = kind is Kind.IMAGE and raw.name.endswith("s")
     return Parameter(
         name=raw.name,
         kind=kind,
         required=required,
         default=default,
-        always_list=shape.only_list and not scalar_default,
+        always_list=(shape.only_list and not scalar_default) or is_plural,
         as_tuple=shape.is_tuple or isinstance(default, tuple),
         as_tensor=kind in MEDIA and not shape.has_image and shape.has_tensor,
+        as_array=kind in MEDIA and shape.names == {"ndarray"},
         choices=shape.choices,
         enum=shape.enum,
         nested_type=shape.nested_type,
+        key_type=_key_type(default) or shape.key_type,
+        may_be_empty=shape.only_list and not required and not NEVER_EMPTY.search(raw.name),
+        file_mode=MASK_MODE if kind in MEDIA and MASK_NAME.search(raw.name) else "RGB",
     )
+
+
+def _key_type(default: Any) -> type | None:
+    keys = [type(key) for key in default] if isinstance(default, dict) else []
+    return next((number for number in (int, float) if keys and set(keys) == {number}), None)
 
 
 def _kind(name: str, shape: Shape, default: Any, names: set[str]) -> Kind:
@@ -325,7 +364,7 @@ def _output_fields(call: Any) -> dict[str, Tensor]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             cls = _resolve(node.func, call.__globals__)
             if isinstance(cls, type) and _is_output_class(cls):
-                fields |= {f.name: _output_tensor(f) for f in dataclasses.fields(cls)}
+                fields |= {f.name: output_tensor(f) for f in dataclasses.fields(cls)}
     if fields:
         return fields
     # combined pipelines return what their last part returned
@@ -344,11 +383,11 @@ def _has_own_size(call: Any) -> bool:
     return bool(is_own or BOUND_SIZE.search(source))
 
 
-def _output_tensor(field: dataclasses.Field[Any]) -> Tensor:
+def output_tensor(field: dataclasses.Field[Any]) -> Tensor:
     """Return the output of one field of an output class; numbers of any other field are FP32."""
     data_type = "TYPE_STRING" if "str" in str(field.type) else "TYPE_FP32"
     other = Tensor(field.name, data_type, (-1,), about="as the pipeline returns it")
-    return KNOWN_FIELDS.get(field.name, other)
+    return (KNOWN_FIELDS | OTHER_NAMES).get(field.name, other)
 
 
 def _resolve(node: ast.expr, scope: Mapping[str, Any]) -> Any:

@@ -11,7 +11,15 @@ import numpy as np
 
 from triton_diffusers.calls.arguments import Call
 from triton_diffusers.calls.outputs import to_wire
-from triton_diffusers.contract import BYTES_SUFFIX, INFO, MEDIA, SAMPLING_RATE, SEED_USED, STEPS
+from triton_diffusers.contract import (
+    BYTES_SUFFIX,
+    INFO,
+    MEDIA,
+    SAMPLING_RATE,
+    SEED_USED,
+    STEPS,
+    Kind,
+)
 from triton_diffusers.errors import CancelledError, OutOfMemoryError, RequestError, one_line
 from triton_diffusers.media.pixels import Array
 from triton_diffusers.pipelines.failures import forget, is_out_of_memory, is_refusal
@@ -19,6 +27,8 @@ from triton_diffusers.pipelines.isolation import OnStep, isolate, restored_on_fa
 from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.notices import collected, tell_of_nan
 from triton_diffusers.pipelines.packages import missing_package
+from triton_diffusers.pipelines.sound import sampling_rate
+from triton_diffusers.pipelines.truncation import watch_negative_prompts
 from triton_diffusers.placement.devices import free_cached, peak_memory_bytes
 from triton_diffusers.previews.previews import CallPreviews
 from triton_diffusers.running.info import render_info
@@ -99,6 +109,7 @@ def compute(
     if loaded.signature.output_type is not None:
         kwargs["output_type"] = loaded.signature.output_type
     notes = list(loaded.warnings)
+    watch_negative_prompts(pipeline, _texts(call, loaded), notes.append)
     try:
         untouched = restored_on_failure(loaded.processors)
         with collected(notes), untouched, previews.watching(pipeline):
@@ -110,9 +121,9 @@ def compute(
         if failure is error:
             raise
         raise failure from error
-    rate = sampling_rate(result, loaded.pipeline)
+    rate = getattr(result, "sampling_rate", None) or sampling_rate(loaded.pipeline)
     fields = fields_of(result, loaded)
-    computed = Computed(fields, rate, watched.steps, watched.seconds(), notes)
+    computed = Computed(fields, rate and int(rate), watched.steps, watched.seconds(), notes)
     computed.no_previews = previews.finish(fields)
     computed.peak_memory_bytes = peak_memory_bytes(loaded.device)
     return computed
@@ -180,6 +191,13 @@ def _generator(seeds: list[int], loaded: LoadedPipeline) -> dict[str, Any]:
     return {"generator": made[0] if len(made) == 1 else made}
 
 
+def _texts(call: Call, loaded: LoadedPipeline) -> dict[str, Any]:
+    """Return the prompts of a call by parameter."""
+    parameters = loaded.signature.parameters.values()
+    names = [p.argument for p in parameters if p.kind is Kind.TEXT]
+    return {name: call.kwargs[name] for name in names if call.kwargs.get(name) is not None}
+
+
 def fields_of(result: Any, loaded: LoadedPipeline) -> dict[str, Any]:
     """Return the fields of the pipeline's output object by name."""
     if hasattr(result, "items"):
@@ -187,23 +205,6 @@ def fields_of(result: Any, loaded: LoadedPipeline) -> dict[str, Any]:
     names = list(loaded.signature.output_fields)
     values = result if isinstance(result, tuple) else (result,)
     return dict(zip(names, values, strict=False))
-
-
-def sampling_rate(result: Any, pipeline: Any) -> int | None:
-    """Return the samples per second of a pipeline's sound, as its output or components tell it."""
-    if getattr(result, "sampling_rate", None):
-        return int(result.sampling_rate)
-    if hasattr(type(pipeline), "sample_rate") or "sample_rate" in vars(pipeline):
-        return int(pipeline.sample_rate)
-    for name in ("vocoder", "vae", "audio_vae", "mel", "sound_tokenizer"):
-        component = getattr(pipeline, name, None)
-        config = getattr(component, "config", None)
-        for attribute in ("output_sampling_rate", "sampling_rate", "sample_rate"):
-            for holder in (config, component):
-                rate = getattr(holder, attribute, None)
-                if isinstance(rate, int | float) and rate > 0:
-                    return int(rate)
-    return None
 
 
 def _explained(error: Exception, call: Call, loaded: LoadedPipeline, started: bool) -> Exception:

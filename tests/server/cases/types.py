@@ -44,7 +44,6 @@ CASES = (
     _image("image-of-rank-3", (32, 32, 3)),
     _image("image-of-rank-5", (1, 1, 32, 32, 3)),
     _image("image-with-5-channels", (1, 32, 32, 5), "channels"),
-    _image("image-with-2-channels", (1, 32, 32, 2), "channels"),
     _image("image-channels-first", (1, 3, 32, 32), "[count, height, width, channels]"),
     _image("image-without-pixels", (1, 0, 32, 3), "empty"),
     _image("no-image-in-batch", (0, 32, 32, 3), "empty"),

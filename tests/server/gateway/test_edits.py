@@ -107,6 +107,24 @@ def test_a_generation_takes_a_picture_too(tiny_gateway: str, repainted: np.ndarr
     assert np.array_equal(picture, repainted)
 
 
+def test_without_a_mask_what_is_transparent_is_edited(
+    tiny_gateway: str, inpainted: np.ndarray
+) -> None:
+    cutout = PICTURE.copy()
+    cutout.putalpha(Image.fromarray(255 - np.asarray(MASK)))
+    files = [("image", file_of(cutout))]
+    response = upload(tiny_gateway, files, model="inpaints", **INPAINT)
+    assert np.array_equal(pictures_in(response)[0], inpainted)
+    note = "no mask is sent: the transparent pixels of image are edited (OpenAI)"
+    assert note in response.json()["notes"]
+    # a mask that is sent counts, and an opaque picture has none
+    response = upload(tiny_gateway, [*files, ("mask", file_of(MASK))], model="inpaints", **INPAINT)
+    assert np.array_equal(pictures_in(response)[0], inpainted)
+    assert not any(note.startswith("no mask") for note in response.json()["notes"])
+    opaque = upload(tiny_gateway, [("image", file_of(PICTURE))], model="inpaints", **INPAINT)
+    assert "mask" in error_in(opaque)["message"]
+
+
 def test_masks_of_openai_and_of_diffusers_are_told_apart(
     tiny_gateway: str, inpainted: np.ndarray
 ) -> None:

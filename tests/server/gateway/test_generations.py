@@ -46,10 +46,12 @@ def test_the_prompt_may_be_among_the_pipelines_arguments(gateway: str) -> None:
 
 
 def test_the_seed_that_was_drawn_is_told_and_gives_the_same_picture(gateway: str) -> None:
-    first = post(gateway, prompt="a handwritten seven", num_inference_steps=2)
-    seed = first.json()["seed"]
-    again = post(gateway, **SEVEN | {"seed": seed})
-    assert np.array_equal(pictures(first)[0], pictures(again)[0])
+    for open_seed in ({}, {"seed": -1}):
+        first = post(gateway, prompt="a handwritten seven", num_inference_steps=2, **open_seed)
+        seed = first.json()["seed"]
+        assert 0 <= seed < 2**32
+        again = post(gateway, **SEVEN | {"seed": seed})
+        assert np.array_equal(pictures(first)[0], pictures(again)[0])
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,9 @@ def test_a_job_makes_the_video_that_the_model_makes_without_the_gateway(
     assert len(read_frames(video.content)) == 5
 
 
-def test_the_answer_to_a_new_job_is_openais_video_object(url: str) -> None:
-    created = create(url, seed=None)
+@pytest.mark.parametrize("seed", [None, -1])
+def test_the_answer_to_a_new_job_is_openais_video_object(url: str, seed: int | None) -> None:
+    created = create(url, seed=seed)
     job = created.json()
     assert job["id"].startswith("video_")
     told = {name: job[name] for name in ("object", "model", "prompt", "size", "status")}

@@ -100,7 +100,7 @@ def test_seeds() -> None:
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
-        ({"seed": -1}, "at least 0"),
+        ({"seed": -2}, "at least 0"),
         ({"seed": [1, 2]}, "2 seeds for 1 outputs"),
         ({"height": 0}, "'height': 0; send a number of at least 1"),
         ({"height": 10**6}, "'height'.*max_pixels"),

@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.unit.made_up import Task, loaded
-from triton_diffusers.calls.values import json_object, pictures_of, read_media, value_of
+from tests.unit.made_up import PictureOutput, Task, loaded
+from triton_diffusers.calls.values import json_object, json_value, pictures_of, read_media, value_of
 from triton_diffusers.errors import RequestError
-from triton_diffusers.pipelines.signature import Parameter
+from triton_diffusers.pipelines.signature import Parameter, read_signature
 
 SIGNATURE = loaded().signature
 CONFIG = loaded(max_input_pixels=10_000, max_input_pixels_in_all=15_000, max_prompt_chars=50).config
@@ -79,12 +80,49 @@ def _file(size: tuple[int, int] = (6, 4), mode: str = "RGB") -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB"), (4, "RGBA")])
-def test_pixels_become_pictures(channels: int, mode: str) -> None:
+@pytest.mark.parametrize(("channels", "sent"), [(1, "L"), (2, "LA"), (3, "RGB"), (4, "RGBA")])
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
+def test_pixels_become_pictures_of_the_mode_that_is_taken(
+    channels: int, sent: str, mode: str
+) -> None:
     array = np.arange(2 * 4 * 6 * channels, dtype=np.uint8).reshape(2, 4, 6, channels)
-    images = pictures_of(array, "image", CONFIG)
+    images = pictures_of(array, "image", CONFIG, mode)
     assert [(i.mode, i.size) for i in images] == [(mode, (6, 4))] * 2
-    np.testing.assert_array_equal(np.asarray(images[1]).reshape(4, 6, channels), array[1])
+    expected = Image.fromarray(array[1].squeeze()).convert(mode)
+    assert Image.fromarray(array[1].squeeze()).mode == sent
+    np.testing.assert_array_equal(images[1], expected)
+
+
+def test_ones_are_the_white_of_a_mask_that_has_nothing_brighter() -> None:
+    for brightest, white in ((1, 255), (2, 2), (255, 255), (0, 0)):
+        array = np.zeros((2, 4, 6, 1), np.uint8)
+        array[1, 2, 3] = brightest
+        value, _, _ = _media("mask_image", {"mask_image": array})
+        assert [np.asarray(mask).max() for mask in value] == [0, white]
+        image, _, _ = _media("image", {"image": array})
+        assert np.asarray(image[1]).max() == brightest
+
+
+def test_keys_that_are_numbers_arrive_as_numbers() -> None:
+    class KeysPipeline:
+        def __call__(
+            self,
+            by_default: dict = {0: 0.5},  # noqa: B006
+            by_annotation: dict[int, float] | None = None,
+            by_share: Mapping[float, str] | None = None,
+            by_name: dict[str, int] | None = None,
+        ) -> Any:
+            return PictureOutput(images=[], nsfw_content_detected=None)
+
+    found = read_signature(KeysPipeline).parameters
+    assert json_value(found["by_default"], {"0": 0.7, "10": 1}) == {0: 0.7, 10: 1}
+    assert json_value(found["by_annotation"], {"3": 0.7}) == {3: 0.7}
+    assert json_value(found["by_share"], {"0.5": "a"}) == {0.5: "a"}
+    assert json_value(found["by_name"], {"0": 1}) == {"0": 1}
+    assert json_value(found["by_annotation"], {}) == {}
+    for keys in ({"x": 1}, {"0.5": 1}, {"1": 1, "01": 2}):
+        with pytest.raises(RequestError, match=r"'by_default': keys .*; send .* such as \"0\""):
+            json_value(found["by_default"], keys)
 
 
 def _media(name: str, inputs: dict[str, np.ndarray]) -> Any:

@@ -3,7 +3,7 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from triton_diffusers.client.errors import InvalidRequest
 from triton_diffusers.client.media import encode_files, encode_media
@@ -34,7 +34,7 @@ def test_pictures_of_one_size_and_mode_travel_as_their_pixels(mode, channels):
 
 @pytest.mark.parametrize(
     ("mode", "sent"),
-    [("1", "L"), ("P", "RGB"), ("LA", "RGBA"), ("CMYK", "RGB"), ("YCbCr", "RGB"), ("HSV", "RGB")],
+    [("1", "L"), ("P", "RGB"), ("LA", "LA"), ("CMYK", "RGB"), ("YCbCr", "RGB"), ("HSV", "RGB")],
 )
 def test_other_modes_are_converted(mode, sent):
     image = Image.fromarray(noise(6, 4, 3)).convert(mode)
@@ -48,10 +48,38 @@ def test_a_palette_with_transparency_keeps_it():
     assert one(encode_media(IMAGE, image), "image").shape == (1, 6, 4, 4)
 
 
-def test_sixteen_bits_a_pixel_travel_as_png():
-    deep = np.arange(12, dtype=np.uint16).reshape(3, 4) * 5000
-    file = one(encode_media(IMAGE, Image.fromarray(deep)), "image_bytes")[0]
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(file))), deep)
+DEEP = np.arange(12, dtype=np.uint16).reshape(3, 4) * 5957  # the last is 65527
+LIGHT = (DEEP / 65535).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [DEEP, LIGHT, LIGHT.astype(np.float16), Image.fromarray(DEEP), Image.fromarray(LIGHT)],
+    ids=["uint16", "float32", "float16", "I;16", "F"],
+)
+def test_more_than_eight_bits_are_scaled(given):
+    found = one(encode_media(IMAGE, given), "image").reshape(3, 4)
+    assert np.abs(found - DEEP / 257).max() <= 0.5 + 0.13 * (getattr(given, "itemsize", 4) == 2)
+
+
+def test_tensors_have_their_channels_first():
+    torch = pytest.importorskip("torch")
+    pixels = noise(2, 5, 7, 3)
+    tensor = torch.from_numpy(pixels).movedim(-1, -3)
+    for given, expected in ((tensor, pixels), (tensor[0] / 255, pixels[:1])):
+        assert np.array_equal(one(encode_media(IMAGE, given), "image"), expected)
+    mask = one(encode_media(IMAGE, torch.ones(5, 7, dtype=torch.bool)), "image")
+    assert mask.tolist() == np.full((1, 5, 7, 1), 255).tolist()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photo_is_turned_upright_as_its_file_is(orientation):
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    Image.fromarray(noise(5, 7, 3)).save(file, "PNG", exif=exif)
+    photo = Image.open(file)
+    expected = np.asarray(ImageOps.exif_transpose(photo))
+    assert np.array_equal(one(encode_media(IMAGE, photo), "image")[0], expected)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +102,7 @@ def test_several_sizes_or_modes_travel_as_png_without_loss(sizes):
         (noise(5, 7), (1, 5, 7, 1)),
         (noise(5, 7, 3), (1, 5, 7, 3)),
         (noise(2, 5, 7, 4), (2, 5, 7, 4)),
+        (noise(5, 7, 2), (1, 5, 7, 2)),
         ([noise(5, 7, 3), noise(5, 7, 3)], (2, 5, 7, 3)),
         ([noise(2, 5, 7, 3), noise(5, 7, 3)], (3, 5, 7, 3)),
         ([noise(5, 7, 3), Image.fromarray(noise(5, 7, 3))], (2, 5, 7, 3)),
@@ -129,12 +158,15 @@ def test_the_bytes_input_itself(tmp_path):
         {"a": 1},
         noise(5),
         noise(3, 5, 7),
-        noise(5, 7, 2),
+        noise(5, 7, 5),
         noise(1, 2, 5, 7, 3),
-        noise(5, 7, 3).astype(np.float32) / 255,
+        noise(5, 7, 3).astype(np.float32),
+        noise(5, 7, 3).astype(np.float32) / 127.5 - 1,
+        np.full((5, 7), np.nan),
         noise(5, 7, 3).astype(np.int64),
         [[noise(5, 7, 3)]] * 2,
-        Image.new("F", (4, 4)),
+        Image.new("F", (4, 4), 2.0),
+        Image.new("I", (4, 4), 200),
     ],
     ids=lambda given: repr(given)[:20],
 )

@@ -13,13 +13,19 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from tests.server import broken_files as files
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import RequestError
-from triton_diffusers.media.decode import decode_audio, decode_image, decode_video, read_file
-from triton_diffusers.media.encode import Sound, encode_audio, encode_image, encode_video
+from triton_diffusers.media.decode import (
+    decode_audio,
+    decode_image,
+    decode_video,
+    read_file,
+    read_frames,
+)
+from triton_diffusers.media.encode import Sound, encode_audio, encode_image, encode_video, mp4_size
 
 LIMITS = ServeConfig(
     model="any",
@@ -56,13 +62,54 @@ def test_the_three_ways_to_send_a_file(wrap: Callable[[bytes], bytes]) -> None:
     )
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "I;16", "LA", "CMYK"])
-def test_every_kind_of_picture_becomes_rgb(mode: str) -> None:
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "LA", "CMYK"])
+@pytest.mark.parametrize("wanted", ["L", "RGB"])
+def test_every_kind_of_picture_becomes_the_mode_that_is_taken(mode: str, wanted: str) -> None:
     buffer = io.BytesIO()
-    file_format = "JPEG" if mode == "CMYK" else "PNG"
-    Image.new(mode, (24, 16)).save(buffer, file_format)
+    Image.fromarray(PIXELS).convert(mode).save(buffer, "JPEG" if mode == "CMYK" else "PNG")
+    image = decode_image(buffer.getvalue(), "x", LIMITS, wanted)
+    assert (image.mode, image.size) == (wanted, (24, 16))
+    np.testing.assert_array_equal(image, Image.open(buffer).convert("RGB").convert(wanted))
+
+
+DEEP = np.linspace(0, 65535, 16 * 24).astype(np.uint16).reshape(16, 24)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "file_format"),
+    [(DEEP, "PNG"), (DEEP, "TIFF"), (DEEP.astype(">u2"), "TIFF"), (DEEP / 65535, "TIFF")],
+    ids=["png", "tiff", "big-endian", "float"],
+)
+def test_deep_pictures_are_scaled(pixels: np.ndarray, file_format: str) -> None:
+    buffer = io.BytesIO()
+    deep = pixels if pixels.dtype.kind == "u" else pixels.astype(np.float32)
+    Image.fromarray(deep).save(buffer, file_format)
+    found = np.asarray(decode_image(buffer.getvalue(), "x", LIMITS))
+    np.testing.assert_array_equal(found, np.rint(DEEP / 257)[..., None].repeat(3, axis=-1))
+
+
+@pytest.mark.parametrize(("mode", "value"), [("F", 2.0), ("F", -0.5), ("I", 70_000)])
+def test_deep_pictures_of_an_unknown_range_are_refused(mode: str, value: float) -> None:
+    buffer = io.BytesIO()
+    Image.new(mode, (4, 4), value).save(buffer, "TIFF")
+    with pytest.raises(RequestError, match=f"'x': an image of mode {mode}: .*; send "):
+        decode_image(buffer.getvalue(), "x", LIMITS)
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="Pillow is built without AVIF")
+def test_avif_is_read_upright() -> None:
+    buffer, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (24, 16), (200, 30, 30)).save(buffer, "AVIF", exif=exif)
     image = decode_image(buffer.getvalue(), "x", LIMITS)
-    assert (image.mode, image.size) == ("RGB", (24, 16))
+    assert image.size == (16, 24)
+    np.testing.assert_allclose(image.getpixel((5, 5)), (200, 30, 30), atol=4)
+
+
+def test_heif_is_read_where_it_is_known_or_named() -> None:
+    data = b"\0\0\0\x18ftypheic" + bytes(40)
+    with pytest.raises(RequestError, match=r"HEIF|broken"):
+        decode_image(data, "x", LIMITS)
 
 
 def test_pictures_are_turned_upright() -> None:
@@ -93,9 +140,66 @@ def test_videos_keep_their_frames(file_format: str, size: tuple[int, int]) -> No
     frames = np.zeros((4, *size, 3), np.uint8)
     frames += np.arange(0, 200, 50, dtype=np.uint8)[:, None, None, None]
     found = decode_video(encode_video(frames, file_format, 8.0), "x", LIMITS)
-    assert [(f.mode, f.size) for f in found] == [("RGB", size[::-1])] * 4
+    shown = mp4_size(*size[::-1]) if file_format == "mp4" else size[::-1]
+    assert [(f.mode, f.size) for f in found] == [("RGB", shown)] * 4
     means = [np.asarray(f).mean() for f in found]
     np.testing.assert_allclose(means, [0, 50, 100, 150], atol=6)
+
+
+COLOURS = ([0, 200, 0], [255, 0, 0], [30, 60, 220], [255, 255, 255], [0, 0, 0], [18, 52, 86])
+
+
+@pytest.mark.parametrize("size", [(16, 24), (15, 24), (16, 23), (15, 17), (1, 1)])
+@pytest.mark.parametrize("sound", [None, Sound(np.zeros((1, 8000), np.float32), 8000)])
+def test_an_mp4_plays_everywhere_in_its_colours(size: tuple[int, int], sound: Any) -> None:
+    frames = np.zeros((len(COLOURS), *size, 3), np.uint8)
+    frames += np.array(COLOURS, np.uint8)[:, None, None]
+    file = encode_video(frames, "mp4", 8.0, sound)
+    assert 0 < file.find(b"moov") < file.find(b"mdat")
+    assert b"colrnclx" + bytes([0, 1, 0, 1, 0, 1, 0]) in file  # of the container: the same
+    with av.open(io.BytesIO(file)) as container:
+        stream = container.streams.video[0]
+        told = stream.codec_context
+        assert (told.pix_fmt, stream.profile) == ("yuv420p", "High")
+        assert (told.colorspace, told.color_primaries, told.color_trc) == (1, 1, 1)  # BT.709
+        assert told.color_range == 1  # limited
+        assert (stream.width, stream.height) == mp4_size(*size[::-1])
+        shown = [f.to_ndarray() for f in container.decode(video=0)]
+    height, width = (side + side % 2 for side in size)
+    for planes, (r, g, b) in zip(shown, COLOURS, strict=True):
+        luma = (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255
+        assert planes.shape == (height * 3 // 2, width)
+        np.testing.assert_allclose(planes[:height], 16 + 219 * luma, atol=1.5)
+    for image, colour in zip(decode_video(file, "x", LIMITS), COLOURS, strict=True):
+        np.testing.assert_allclose(np.asarray(image).mean(axis=(0, 1)), colour, atol=3)
+
+
+QUARTERS = [(1, 0, 0, 1), (0, 1, -1, 0), (0, -1, 1, 0), (-1, 0, 0, -1)]
+MIRRORED = [(-1, 0, 0, 1), (1, 0, 0, -1), (0, 1, 1, 0), (0, -1, -1, 0)]
+
+
+@pytest.mark.parametrize(("a", "b", "c", "d"), QUARTERS + MIRRORED)
+def test_videos_are_turned_by_their_display_matrix(a: int, b: int, c: int, d: int) -> None:
+    """A point (x, y) from the middle is shown at (ax + cy, bx + dy)."""
+    pixels = RNG.integers(0, 256, (2, 3, 3), np.uint8).repeat(16, 0).repeat(16, 1)
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=8, options={"crf": "5"})
+        stream.height, stream.width, stream.pix_fmt = *pixels.shape[:2], "yuv420p"
+        stream.set_display_matrix([a << 16, b << 16, 0, c << 16, d << 16, 0, 0, 0, 1 << 30])
+        for _ in range(2):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode())
+    size = (48, 32) if a else (32, 48)
+    expected = np.zeros((size[1], size[0], 3))
+    for y in range(32):
+        for x in range(48):
+            across, down = 2 * x - 47, 2 * y - 31
+            shown = (a * across + c * down, b * across + d * down)
+            expected[(shown[1] + size[1] - 1) // 2, (shown[0] + size[0] - 1) // 2] = pixels[y, x]
+    for found in (decode_video(buffer.getvalue(), "x", LIMITS), read_frames(buffer.getvalue())):
+        assert [image.size for image in found] == [size] * 2
+        assert np.abs(np.asarray(found[1]) - expected).mean() < 12
 
 
 @pytest.mark.parametrize(("channels", "rate"), [(1, 24000), (2, 48000), (2, 15000)])

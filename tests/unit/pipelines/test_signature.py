@@ -3,14 +3,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.unit.made_up import ClipPipeline, PicturePipeline, Tensor
-from triton_diffusers.contract import MEDIA, OWN_INPUTS, OWN_OUTPUTS, WIRE, Kind
+from triton_diffusers.calls.outputs import OutputOptions, to_wire
+from triton_diffusers.contract import FRAMES, IMAGES, MEDIA, OWN_INPUTS, OWN_OUTPUTS, WIRE, Kind
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.pipelines.signature import entry_inputs, entry_outputs, read_signature
+from triton_diffusers.pipelines.signature import (
+    entry_inputs,
+    entry_outputs,
+    fit_networks,
+    output_tensor,
+    read_signature,
+)
 
 KINDS = {
     "prompt": Kind.TEXT,
@@ -92,6 +102,43 @@ def test_entry_outputs() -> None:
     assert streamed == [*names, "progress", "preview"]
     added = {t.name for t in entry_inputs(signature, decoupled=True)}
     assert added - {t.name for t in entry_inputs(signature)} == {"preview_every"}
+
+
+@pytest.mark.parametrize(
+    ("field", "output"),
+    [("images", "images"), ("image", "images"), ("video", "frames"), ("videos", "frames")],
+)
+def test_pictures_and_video_have_one_name_on_the_wire(field: str, output: str) -> None:
+    signature = read_signature(PicturePipeline)
+    (found,) = dataclasses.fields(dataclasses.make_dataclass("MadeOutput", [(field, list)]))
+    signature = dataclasses.replace(signature, output_fields={field: output_tensor(found)})
+    assert entry_outputs(signature)[0] == {"images": IMAGES, "frames": FRAMES}[output]
+    pictures = np.full((1, 2, 4, 6, 3) if output == "frames" else (1, 4, 6, 3), 0.5, np.float32)
+    wire = to_wire({field: pictures}, signature.output_fields, OutputOptions(), None, [])
+    np.testing.assert_array_equal(wire[output], np.full(pictures.shape, 128, np.uint8))
+
+
+def test_masks_are_grey_and_other_pictures_are_not() -> None:
+    modes = {n: p.file_mode for n, p in read_signature(PicturePipeline).parameters.items()}
+    assert (modes["mask_image"], modes["image"]) == ("L", "RGB")
+
+
+@pytest.mark.parametrize(
+    ("component", "network", "parameter", "in_a_list"),
+    [
+        ("controlnet", "MultiControlNetModel", "image", True),
+        ("controlnet", "SD3MultiControlNetModel", "image", True),
+        ("controlnet", "ControlNetModel", "image", False),
+        ("adapter", "MultiAdapter", "image", True),
+        ("unet", "MultiControlNetModel", "image", False),
+    ],
+)
+def test_several_networks_take_lists(
+    component: str, network: str, parameter: str, in_a_list: bool
+) -> None:
+    pipeline = SimpleNamespace(**{component: type(network, (), {})()})
+    fitted = fit_networks(read_signature(PicturePipeline), pipeline).parameters
+    assert [n for n, p in fitted.items() if p.per_network] == ([parameter] if in_a_list else [])
 
 
 def test_a_decoupled_entry_for_sound_has_no_previews() -> None:

@@ -24,6 +24,7 @@ from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.bodies import parse
 from triton_diffusers.gateway.requests.fetching import fetch_image
 from triton_diffusers.gateway.settings import Settings
+from triton_diffusers.media.decode import picture_formats
 
 IMAGE_FIELDS = ("image", "images")
 MASK_FIELD = "mask"
@@ -36,8 +37,6 @@ MASKS_FIRST = ("mask_image", "mask", "control_mask")
 
 ADAPTER = "ip_adapter_image"
 """A picture beside the prompt, for entries with an adapter: meant only by its own name."""
-
-MASK_FORMATS = ("PNG", "WEBP", "JPEG", "GIF", "BMP", "TIFF")
 
 _THREADS = ThreadPoolExecutor(2, "pictures")
 """So few, since a picture of a few kilobytes may become 300 MB while it is looked into."""
@@ -165,7 +164,7 @@ def _from_text(name: str, text: str) -> bytes:
 
 def _white_where_transparent(name: str, picture: bytes, most: int) -> bytes | None:
     try:
-        image = Image.open(io.BytesIO(picture), formats=MASK_FORMATS)
+        image = Image.open(io.BytesIO(picture), formats=picture_formats())
         if image.width * image.height > min(most, Image.MAX_IMAGE_PIXELS or most):
             size = f"{image.width}x{image.height}"
             raise invalid(f"{name}: {size} pixels; send at most {most} in all", name)

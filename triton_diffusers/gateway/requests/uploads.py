@@ -5,6 +5,7 @@ A form carries texts and files: a file becomes bytes, `name[]` and repeated name
 `name[key]` an object, as OpenAI's clients send them.
 """
 
+import json
 import re
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -116,7 +117,11 @@ def read_texts(
         name: value if name in declared.model_fields else read(name, value)
         for name, value in fields.items()
     } | {
-        name: {key: read(key, text) for key, text in value.items()}
+        name: {
+            # a declared object holds inputs, another one is an argument of the pipeline
+            key: read(key, text) if name in declared.model_fields else _as_json(settings, key, text)
+            for key, text in value.items()
+        }
         for name, value in fields.items()
         if isinstance(value, dict)
     }
@@ -179,7 +184,8 @@ def _read_text(settings: Settings, model: Model, name: str, value: Any) -> Any:
         return value
     tensor = model.entry.inputs.get(name)
     if tensor is None or tensor.data_type == "TYPE_STRING" or model.entry.is_media(name):
-        return _read_structure(settings, name, value) if tensor is None else value
+        is_list = tensor is not None and tensor.dims == (-1,) and value.strip() == "[]"
+        return _read_structure(settings, name, value) if tensor is None or is_list else value
     if len(tensor.dims) == 1 and tensor.dims != (1,) and value[:1] == "[":
         return _read_structure(settings, name, value)
     try:
@@ -194,6 +200,19 @@ def _read_number(data_type: str, text: str) -> Any:
     if data_type == "TYPE_BOOL":
         return FLAGS[text.strip().lower()]
     return int(text) if "INT" in data_type else float(text)
+
+
+def _as_json(settings: Settings, name: str, value: Any) -> Any:
+    """Read a text of an object as JSON: a number, a flag, a list; another text is itself."""
+    if isinstance(value, list):
+        return [_as_json(settings, name, item) for item in value]
+    if not isinstance(value, str) or value[:1] in ("{", "["):
+        return _read_structure(settings, name, value) if isinstance(value, str) else value
+    try:
+        found = json.loads(value, parse_constant=str)
+    except ValueError:
+        return value
+    return value if isinstance(found, str) else found
 
 
 def _read_structure(settings: Settings, name: str, text: str) -> Any:

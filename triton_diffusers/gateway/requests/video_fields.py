@@ -14,7 +14,14 @@ from PIL import Image, UnidentifiedImageError
 
 from triton_diffusers.client.errors import DiffusersClientError, InvalidRequest
 from triton_diffusers.client.request import build_inputs
-from triton_diffusers.contract import DRAWN_SEEDS, FPS, FRAME_COUNTS, SEED, VIDEO_FORMATS
+from triton_diffusers.contract import (
+    ANY_SEED,
+    DRAWN_SEEDS,
+    FPS,
+    FRAME_COUNTS,
+    SEED,
+    VIDEO_FORMATS,
+)
 from triton_diffusers.gateway.errors import from_client, invalid
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.fields import (
@@ -64,8 +71,9 @@ async def read_video_request(request: Request) -> VideoCall:
 
 
 def draw_seed(model: Model, asked: Asked) -> None:
-    """Draw a seed where none was sent, as the server would: a job that is run twice repeats."""
-    if SEED.name not in asked.keywords and SEED.name not in model.call_kwargs:
+    """Draw a seed where none or -1 was sent, as the server would: a job run twice repeats."""
+    is_open = SEED.name not in asked.keywords and SEED.name not in model.call_kwargs
+    if is_open or asked.keywords.get(SEED.name) == ANY_SEED:
         asked.keywords[SEED.name] = secrets.randbelow(DRAWN_SEEDS)
 
 

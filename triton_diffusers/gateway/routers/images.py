@@ -114,7 +114,8 @@ async def _answer_edit(request: Request, declared: type[ImageFields]) -> Any:
             f"{IMAGE_FIELDS[0]}: none is sent; media inputs of '{model.name}': {takes}",
             IMAGE_FIELDS[0],
         )
-    await mask_by_transparency(model, asked)
+    if declared is ImageEdit:
+        await mask_by_transparency(model, asked)
     return await answer_images(request, model, asked, body, "image_edit")
 
 
