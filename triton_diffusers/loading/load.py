@@ -20,6 +20,7 @@ from triton_diffusers.loading.progress import Log, moving_progress
 from triton_diffusers.loading.warmup import warm_up
 from triton_diffusers.loading.weights import fetch, load_watched
 from triton_diffusers.pipelines.classes import import_diffusers
+from triton_diffusers.pipelines.clip import answer_to_text_model
 from triton_diffusers.pipelines.failures import forget
 from triton_diffusers.pipelines.isolation import read_processors
 from triton_diffusers.pipelines.loaded import LoadedPipeline
@@ -102,6 +103,7 @@ class _Load:
             with quiet_loading():
                 pipeline = self._read(self._fetch())
                 self.facts.update(features.apply(pipeline, self.plan, self.notes, placed=False))
+                answer_to_text_model(pipeline)
                 self._place(pipeline)
                 pipeline.set_progress_bar_config(disable=True)
                 return pipeline
