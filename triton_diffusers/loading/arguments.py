@@ -119,15 +119,9 @@ def components_of(cls: Any) -> tuple[str, ...]:
 
 
 def _check_given(given: dict[str, Any], accepted: frozenset[str], cls: Any) -> None:
-    required = set(components_of(cls)) - set(cls._optional_components)
-    for name, value in given.items():
+    for name in given:
         if name not in accepted:
             raise ConfigError(f"{OPTION}: " + unknown("argument", name, cls.__name__, accepted))
-        if value is None and name in required:
-            raise ConfigError(
-                f"{OPTION}: {cls.__name__} cannot do without its component '{name}'; remove the "
-                "null"
-            )
 
 
 def _of_family(config: ServeConfig, cls: Any, accepted: frozenset[str]) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def _check_components(plan: LoadPlan) -> list[str]:
     own = named[-1] if isinstance(named, list) else named
     expected, optional = cls._get_signature_keys(cls)
     given = config.diffusers_load_kwargs or {}
-    there = {n for n, value in index.items() if value not in (None, [None, None])} | given.keys()
+    there = index.keys() | given.keys()  # null too: the trial call tells what it cannot do without
     missing = sorted(set(expected) - set(cls._optional_components) - there)
     way_out = (
         f"model_index.json names {own}: remove pipeline_class"

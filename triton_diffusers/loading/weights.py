@@ -10,6 +10,8 @@ from triton_diffusers.loading.progress import Log, download_progress, loading_pr
 from triton_diffusers.loading.report import LoadReport, timed_loading
 from triton_diffusers.placement.host_memory import check_host_memory, weights_of
 
+LOAD_CONNECTED = "load_connected_pipeline"
+
 
 @contextmanager
 def one_shard_at_a_time() -> Iterator[None]:
@@ -43,7 +45,7 @@ def load_watched(
     *,
     stays_on_cpu: bool,
 ) -> tuple[Any, LoadReport, list[str]]:
-    """Return cls.from_pretrained(folder), what it took, and warnings.
+    """Return the pipeline of from_pretrained(), what it took, and warnings.
 
     index: model_index.json. stays_on_cpu: nothing is moved to another device afterwards.
     Raises ConfigError for a model that exceeds the host's memory, and what diffusers raises.
@@ -52,6 +54,30 @@ def load_watched(
     copied = sum(size.copied for size in weights_of(folder, index, kwargs).values())
     in_turn = kwargs.get("disable_mmap") or kwargs.get("low_cpu_mem_usage") is False
     shards = one_shard_at_a_time() if in_turn else nullcontext()
+    loader = _loader(cls, index, kwargs)
+    kwargs = _left_out(cls, index) | dict(kwargs)
     with timed_loading() as times, loading_progress(log, copied), shards:
-        pipeline = cls.from_pretrained(str(folder), **kwargs)
+        pipeline = loader.from_pretrained(str(folder), **kwargs)
     return pipeline, times.report(pipeline), notes
+
+
+def _loader(cls: Any, index: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the class that users load with: DiffusionPipeline where the model names its class.
+
+    Connected pipelines are left to the class itself: with DiffusionPipeline another one comes.
+    """
+    import diffusers
+
+    named = index.get("_class_name")
+    is_own = named == cls.__name__ and cls is getattr(diffusers, cls.__name__, None)
+    return diffusers.DiffusionPipeline if is_own and LOAD_CONNECTED not in kwargs else cls
+
+
+def _left_out(cls: Any, index: Mapping[str, Any]) -> dict[str, None]:
+    """Return the components that model_index.json leaves null, as from_pretrained() takes them.
+
+    Of those that a class does not call optional it wants to be told so.
+    """
+    expected, _ = cls._get_signature_keys(cls)
+    empty = {name for name, value in index.items() if value in (None, [None, None])}
+    return dict.fromkeys(sorted(empty & set(expected)))
