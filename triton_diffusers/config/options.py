@@ -334,6 +334,12 @@ class ServeConfig:
         fails="without either: refused",
         group="speed",
     )
+    gpu_lock: str | None = _option(
+        "Name of a lock: entries of the same name run one call at a time, in all processes.",
+        form=(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "letters, digits, '.', '_' and '-'"),
+        fails="with step_batching: refused; whoever waits can be cancelled, and its timeout holds",
+        group="speed",
+    )
     stuck_after_s: float = _option(
         "Seconds without a step after which a call counts as stuck and the model as not ready.",
         1800.0,

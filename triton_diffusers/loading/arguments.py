@@ -11,6 +11,7 @@ from typing import Any
 from triton_diffusers import families
 from triton_diffusers.config.options import DTYPES, ServeConfig, named
 from triton_diffusers.errors import ConfigError, unknown
+from triton_diffusers.pipelines.denoisers import NAMES
 from triton_diffusers.pipelines.model_files import find_path
 
 OPTION = "diffusers_load_kwargs"
@@ -118,10 +119,24 @@ def components_of(cls: Any) -> tuple[str, ...]:
     return tuple(sorted(expected))
 
 
+def needed_always(cls: Any) -> set[str]:
+    """Return the components without which there is nothing to run.
+
+    Of others that a class does not call optional, such as SD3's T5, the trial call tells.
+    """
+    return ({"scheduler", *NAMES} & set(components_of(cls))) - set(cls._optional_components)
+
+
 def _check_given(given: dict[str, Any], accepted: frozenset[str], cls: Any) -> None:
-    for name in given:
+    needed = needed_always(cls)
+    for name, value in given.items():
         if name not in accepted:
             raise ConfigError(f"{OPTION}: " + unknown("argument", name, cls.__name__, accepted))
+        if value is None and name in needed:
+            raise ConfigError(
+                f"{OPTION}: {cls.__name__} cannot do without its component '{name}'; remove the "
+                "null"
+            )
 
 
 def _of_family(config: ServeConfig, cls: Any, accepted: frozenset[str]) -> dict[str, Any]:
