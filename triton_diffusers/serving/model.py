@@ -167,7 +167,8 @@ class TritonPythonModel:
         def run_in_turn(jobs: Sequence[RequestJob], beat: Beat) -> Sequence[Any]:
             def is_any_wanted() -> bool:
                 beat()  # the call that has the lock is watched where it runs
-                return any([is_wanted(job) for job in jobs])
+                wanted = [is_wanted(job) for job in jobs]  # each is answered where it is not
+                return any(wanted)
 
             started, self._locked_out = time.monotonic(), len(jobs)
             try:
