@@ -84,6 +84,10 @@ FPS = Tensor("fps", "TYPE_FP64", (1,), about="how fast the encoded video plays")
 DEFAULT_FPS = 24.0
 """How fast it plays where neither the request nor the pipeline nor its family says."""
 
+STEPS = "num_inference_steps"
+FRAME_COUNTS = ("num_frames", "frames", "video_length")
+"""What pipelines call their steps, and the length of a video: the usual name first."""
+
 OWN_INPUTS = (SEED, EXTRA, OUTPUT_FORMAT, OUTPUT_QUALITY, OUTPUT_BASE64)
 """On every entry; FPS joins them on video entries whose pipeline has no `fps` of its own, and
 PREVIEW_EVERY on decoupled entries that make pictures or video."""

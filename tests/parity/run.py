@@ -94,20 +94,25 @@ class Runner:
             self._free.put(repository)
 
 
-def check(name: str, call: PlainCall, repository: Repository) -> Outcome:
-    """Serve one pipeline and compare: a request, one with another seed, the first one again."""
+def check(name: str, call: PlainCall, repository: Repository, loaded: bool = False) -> Outcome:
+    """Serve one pipeline and compare: a request, one with another seed, the first one again.
+
+    loaded: the entry is there, with the options of `entry_options`, and stays.
+    """
     outcome = Outcome(name, call, call.pipeline_class or class_of(call.folder))
     started = time.monotonic()
     expected = ask_plain(outcome)
     try:
-        repository.add(name, call.folder, entry_options(call))
+        if not loaded:
+            repository.add(name, call.folder, entry_options(call))
         outcome.seconds["load"] = time.monotonic() - started - sum(outcome.seconds.values())
         _check_answers(outcome, expected, repository)
     except (ServerError, ChildError) as error:
         outcome.problems.append(str(error))
     finally:
         outcome.log = repository.log_tail()
-        _unload(outcome, repository)
+        if not loaded:
+            _unload(outcome, repository)
     outcome.seconds["all"] = time.monotonic() - started
     return outcome
 

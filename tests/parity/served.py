@@ -54,7 +54,7 @@ class Repository:
         """The running server."""
         if self._server is None or not self._server.is_running():
             self.stop()
-            self._server = start_server(self._entries, log=self.log, exit_timeout_s=10)
+            self._server = start_server(self._entries, log=self.log, exit_timeout_s=0)
         return self._server
 
     def log_tail(self) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads pipelines in a fresh process and prints what they hold, bit by bit, as JSON.
 
-python -m tests.pipeline.digest {plain,ours} DTYPE FOLDER...
+python -m tests.pipeline.digest {plain,ours} FOLDER...
 """
 
 from __future__ import annotations
@@ -10,21 +10,24 @@ import hashlib
 import json
 import os
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+DTYPES = ("float32", "bfloat16", "float16")
 
-def main(how: str, dtype: str, *folders: str) -> None:
+
+def main(how: str, *folders: str) -> None:
     if how == "ours":
         os.environ["HF_ENABLE_PARALLEL_LOADING"] = "1"
     import torch
     from diffusers import DiffusionPipeline
 
-    found = {}
-    for folder in folders:
+    load = load_ours if how == "ours" else DiffusionPipeline.from_pretrained
+    found: dict[str, dict[str, Any]] = {dtype: {} for dtype in DTYPES}
+    for dtype, folder in product(DTYPES, folders):
         options = {"dtype": getattr(torch, dtype), "disable_mmap": "unmapped" in folder}
-        load = load_ours if how == "ours" else DiffusionPipeline.from_pretrained
-        found[Path(folder).name] = digest(load(folder, **options))
+        found[dtype][Path(folder).name] = digest(load(folder, **options))
     print(json.dumps(found))
 
 

@@ -17,18 +17,17 @@ from diffusers import DiffusionPipeline
 from diffusers.models.attention_dispatch import AttentionBackendName
 from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
 
+from tests.pipeline.loaded import draw, read_digits
 from tests.tiny import TINY, save
 from triton_diffusers.attention.backends import BACKENDS, NATIVE, chain
 from triton_diffusers.attention.choice import ENVIRONMENT, WITHOUT_MASK, choose_attention
 from triton_diffusers.attention.recorded import capture_inputs
-from triton_diffusers.calls.arguments import read_call
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.load import load_pipeline
 from triton_diffusers.pipelines.denoisers import NAMES, denoisers
 from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.signature import read_signature
-from triton_diffusers.running.run import run_call
 
 RUNS_HERE = ("_native_math", "_native_flash", "flex")
 """Of the backends that this CPU could have; `_native_flash` takes no mask."""
@@ -74,13 +73,8 @@ def _load(models: Path, model: str, backend: str, **options: Any) -> LoadedPipel
     )
 
 
-def _draw(loaded: LoadedPipeline, prompt: list[str] | None = None) -> np.ndarray:
-    given = {"height": 32, "width": 32, "num_inference_steps": 2, "seed": 1}
-    tensors = {n: np.array([v]) for n, v in given.items()}
-    prompts = ["a red fox"] if prompt is None else prompt
-    tensors["prompt"] = np.array([text.encode() for text in prompts], np.object_)
-    wire = run_call(read_call(tensors, loaded), loaded, lambda done, total: None)
-    return next(wire[n] for n in ("images", "frames") if n in wire)
+def _texts(prompts: list[str]) -> np.ndarray:
+    return np.array([text.encode() for text in prompts], np.object_)
 
 
 def _used(loaded: LoadedPipeline) -> dict[str, set[str]]:
@@ -143,8 +137,8 @@ def test_what_runs_here_is_used_and_draws_the_same(models: Path, model: str, bac
         return
     assert loaded.facts["attention_backend"] == backend
     assert set().union(*_used(loaded).values()) == {backend}
-    plain = _draw(_load(models, model, NATIVE)).astype(int)
-    assert np.abs(_draw(loaded) - plain).max() <= 1
+    plain = draw(_load(models, model, NATIVE)).astype(int)
+    assert np.abs(draw(loaded) - plain).max() <= 1
 
 
 @pytest.mark.parametrize("backend", sorted(set(BACKENDS) - {NATIVE, *RUNS_HERE}))
@@ -175,7 +169,7 @@ def test_auto_is_native_on_a_cpu(models: Path) -> None:
     loaded = _load(models, "flux", "auto", attention_fallback="error")
     assert loaded.facts["attention_backend"] == NATIVE
     assert loaded.warnings == ()
-    assert np.array_equal(_draw(loaded), _draw(_load(models, "flux", NATIVE)))
+    assert np.array_equal(draw(loaded), draw(_load(models, "flux", NATIVE)))
 
 
 def test_a_backend_without_masks_serves_the_calls_that_have_none(models: Path) -> None:
@@ -197,10 +191,10 @@ def test_a_backend_without_masks_serves_the_calls_that_have_none(models: Path) -
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(Registry._backends, AttentionBackendName("_native_flash"), seen)
-            drawn = _draw(loaded, prompt=prompts).astype(int)
+            drawn = draw(loaded, prompt=_texts(prompts)).astype(int)
         assert masks
         assert set(masks) == {mask}
-        assert np.abs(drawn - _draw(native, prompt=prompts)).max() <= 2
+        assert np.abs(drawn - draw(native, prompt=_texts(prompts))).max() <= 2
 
 
 def test_a_backend_without_masks_is_refused_where_all_calls_have_one(
@@ -269,10 +263,7 @@ def test_native_tells_of_the_environments_backend_where_layers_take_one(
         "DIFFUSERS_ATTN_BACKEND 'flash' has no effect: no attention layers here take a backend",
     )
     both = SimpleNamespace(
-        components={
-            "transformer": taking.pipeline.transformer,
-            "unet": none.pipeline.unet,
-        }
+        components={"transformer": taking.pipeline.transformer, "unet": none.pipeline.unet}
     )
     choice = choose_attention(both, ServeConfig(model="m"), taking.signature, {}, "cpu")
     assert choice.active == {"transformer": "flash", "unet": NATIVE}
@@ -323,14 +314,14 @@ def test_a_backend_that_dies_when_it_runs_is_refused(
         with pytest.raises(ConfigError, match="no kernel image is available for execution") as told:
             _load(models, "flux", "_native_math", attention_fallback="error")
     assert "\n" not in str(told.value)
-    assert "attention_fallback" in str(told.value)
+    assert "set attention_fallback to native" in str(told.value)
 
 
 def test_models_of_one_process_keep_their_own(models: Path) -> None:
     math, plain = _load(models, "flux", "_native_math"), _load(models, "flux", NATIVE)
     other = _load(models, "flux", "flex")
     assert [_used(p)["transformer"] for p in (math, plain, other)] == [
-        *({"_native_math"}, {NATIVE}, {"flex"}),
+        *({"_native_math"}, {NATIVE}, {"flex"})
     ]
     calls: list[str] = []
     functions = {n.value: f for n, f in Registry._backends.items()}
@@ -345,7 +336,7 @@ def test_models_of_one_process_keep_their_own(models: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name in functions:
             _break(patch, name, counted(name))
-        _draw(plain)
+        draw(plain)
     assert set(calls) == {NATIVE}
 
 
@@ -426,22 +417,11 @@ def test_a_backend_that_serves_few_of_the_layers_says_so(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("backend", RUNS_HERE)
 def test_the_demos_digits_stay_legible(backend: str) -> None:
-    """Named by a classifier that has seen only digits held out from the demo's training."""
-    from scripts.train_demo_model import CALL_KWARGS, WORDS, read_ink, shrink, train_classifier
+    from scripts.train_demo_model import CALL_KWARGS
 
     loaded = _load(DEMO, str(DEMO), backend, diffusers_call_kwargs=CALL_KWARGS)
     assert loaded.facts["attention_backend"] == backend
-    pictures = [
-        picture
-        for digit, word in enumerate(WORDS)
-        for picture in loaded.pipeline(
-            f"a handwritten {word}",
-            generator=torch.Generator().manual_seed(1000 + digit),
-            **CALL_KWARGS,
-        ).images
-    ]
-    named = train_classifier().predict(shrink(np.stack([read_ink(p) for p in pictures])))
-    assert named.tolist() == list(range(10))
+    assert read_digits(loaded.pipeline) == list(range(10))
 
 
 def test_quantized_and_half_precision_models_are_not_refused_for_rounding(models: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import tiny
+from tests.pipeline.digest import DTYPES
 
 NAMES = (
     "flux",
@@ -23,7 +24,6 @@ NAMES = (
     "ltx",
     "audioldm2",
 )
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +39,22 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(folder) for folder in sorted(made.iterdir())]
 
 
-def load(how: str, dtype: str, folders: list[str]) -> dict[str, dict[str, Any]]:
-    command = [sys.executable, "-m", "tests.pipeline.digest", how, dtype, *folders]
+def load(how: str, folders: list[str]) -> Any:
+    command = [sys.executable, "-m", "tests.pipeline.digest", how, *folders]
     told = subprocess.run(command, capture_output=True, text=True, timeout=600, env=os.environ)
     assert told.returncode == 0, told.stderr[-3000:]
-    return dict(json.loads(told.stdout.splitlines()[-1]))
+    return json.loads(told.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def both(folders: list[str]) -> tuple[Any, Any]:
+    """Dtype -> pipeline -> its tensors, of plain diffusers and of ours."""
+    return load("plain", folders), load("ours", folders)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_weights_are_those_of_plain_diffusers(folders: list[str], dtype: str) -> None:
-    plain, ours = load("plain", dtype, folders), load("ours", dtype, folders)
+def test_weights_are_those_of_plain_diffusers(both: Any, folders: list[str], dtype: str) -> None:
+    plain, ours = (told[dtype] for told in both)
     assert plain.keys() == ours.keys() == {Path(folder).name for folder in folders}
     for name in plain:
         assert len(plain[name]) > 20

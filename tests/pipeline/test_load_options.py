@@ -5,23 +5,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.pipeline.loaded import ask, draw
 from tests.tiny import save
 from tests.tiny.load_options import OWN_PIPELINE, save_code, save_lora
 from tests.tiny.single_file import save_single_file
-from triton_diffusers.calls.arguments import read_call
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.load import load_pipeline
 from triton_diffusers.pipelines.loaded import LoadedPipeline
-from triton_diffusers.running.run import run_call
-
-SMALL = {"height": 32, "width": 32, "num_inference_steps": 2, "seed": 1}
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +35,11 @@ def _load(models: Path, model: str = "stable-diffusion", **options: Any) -> Load
     return load_pipeline(ServeConfig(model=model, **options), models, "cpu")
 
 
-def _draw(loaded: LoadedPipeline, **inputs: Any) -> np.ndarray:
-    given = {"prompt": "a"} | SMALL | inputs
-    given = {n: v for n, v in given.items() if v is not None}
-    tensors = {
-        n: np.array([v.encode()], np.object_) if isinstance(v, str) else np.atleast_1d(np.array(v))
-        for n, v in given.items()
-    }
-    call = read_call(tensors, loaded)
-    wire = run_call(call, loaded, lambda done, total: None)
-    return next(wire[name] for name in ("images", "frames") if name in wire)
+_draw = partial(draw, prompt="a")
 
 
 def _info(loaded: LoadedPipeline) -> dict[str, Any]:
-    inputs = {"prompt": np.array([b"a"], np.object_), "seed": np.array([1])}
-    inputs |= {n: np.array([v]) for n, v in SMALL.items()}
-    wire = run_call(read_call(inputs, loaded), loaded, lambda done, total: None)
-    return dict(json.loads(wire["info"][0]))
+    return dict(json.loads(ask(loaded, prompt="a")["info"][0]))
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ LAYOUTS = {
     "animatediff": "bcfhw",
 }
 PICTURES = ("images", "frames")
-LARGER = {"ltx2": {"height": 128, "width": 192}}
+LARGER = {"ltx2": {"height": 64, "width": 96}}
 """Of its usual size a frame has but one place."""
 
 

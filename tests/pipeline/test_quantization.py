@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.pipeline.loaded import draw, read_digits
 from tests.tiny import save
-from triton_diffusers.calls.arguments import read_call
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.load import load_pipeline
 from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.quantization.plan import Quantization, plan_quantization, verify_quantization
 from triton_diffusers.quantization.weight_bytes import count_bytes, is_quantized
-from triton_diffusers.running.run import run_call
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "model_repository" / "demo" / "pipeline"
@@ -31,7 +30,6 @@ QUANTIZED = {
     "wan-t2v": ("transformer",),
     "wan22-t2v": ("transformer", "transformer_2"),
 }
-SMALL = {"height": 32, "width": 32, "num_inference_steps": 2}
 TORCHAO = {"quant_method": "torchao", "quant_type": "Int8WeightOnlyConfig"}
 PER_GROUP = (
     '"quant_type": "Int8WeightOnlyConfig", "quant_type_kwargs": '
@@ -65,17 +63,11 @@ def _refusal(models: Path, model: str, quantization: Any = None, **options: Any)
     return text
 
 
-def _draw(loaded: LoadedPipeline, seed: int = 1, **inputs: Any) -> np.ndarray:
+def _draw(loaded: LoadedPipeline, **inputs: Any) -> np.ndarray:
     """Run one request; return the pictures or frames as float32, 0-255."""
-    given: dict[str, Any] = {"prompt": "a red fox", "seed": seed} | SMALL | inputs
     if loaded.signature.pipeline_class.startswith("Wan"):
-        given |= {"num_frames": 5, "max_sequence_length": 16}
-    tensors = {
-        n: np.array([v.encode()], np.object_) if isinstance(v, str) else np.atleast_1d(np.array(v))
-        for n, v in given.items()
-    }
-    outputs = run_call(read_call(tensors, loaded), loaded, lambda done, total: None)
-    return next(outputs[n] for n in ("images", "frames") if n in outputs).astype(np.float32)
+        inputs = {"num_frames": 5, "max_sequence_length": 16} | inputs
+    return draw(loaded, **inputs).astype(np.float32)
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
@@ -122,28 +114,11 @@ def test_methods_go_with_half_precision(models: Path, method: str, dtype: str) -
 
 @pytest.mark.parametrize("method", [None, *ON_THE_CPU])
 def test_the_demos_digits_stay_legible(method: str | None) -> None:
-    """Named by a classifier that has seen only digits held out from the demo's training."""
-    from scripts.train_demo_model import CALL_KWARGS, WORDS, read_ink, shrink, train_classifier
-
     loaded = _load(DEMO, str(DEMO), method)
-    pictures = [
-        picture
-        for digit, word in enumerate(WORDS)
-        for picture in loaded.pipeline(
-            f"a handwritten {word}", generator=_generator(1000 + digit), **CALL_KWARGS
-        ).images
-    ]
-    named = train_classifier().predict(shrink(np.stack([read_ink(p) for p in pictures])))
-    assert named.tolist() == list(range(10))
+    assert read_digits(loaded.pipeline) == list(range(10))
     if method:
         sizes = loaded.facts["quantization"]["transformer"]
         assert sizes["bytes"] < 0.27 * sizes["bytes_before"]
-
-
-def _generator(seed: int) -> Any:
-    import torch
-
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("method", ON_THE_CPU)

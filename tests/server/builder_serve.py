@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from builder.tritonserver import stubs
+from tests.waiting import wait_for as wait_until  # noqa: F401 - for those who use this
 from triton_diffusers.config import admin_key
 
 TIMEOUT_S = 60
@@ -210,10 +211,3 @@ def metrics(serving: Serving, name: str) -> str:
     """Return the lines of one metric."""
     with urllib.request.urlopen(f"http://{serving.metrics}/metrics", timeout=TIMEOUT_S) as page:
         return "\n".join(x for x in page.read().decode().splitlines() if x.startswith(name))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -7,7 +7,9 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 Spoil = Callable[[Path, Path], None]
 """(folder of the entry, folder of its model): make them wrong."""
@@ -95,161 +97,129 @@ def _delete(name: str) -> Spoil:
     return spoil
 
 
+def _case(name: str, spoil: Spoil, *words: str, **more: Any) -> ConfigCase:
+    return ConfigCase(name, spoil, words, **more)
+
+
+_served = partial(_case, served=True)
 LOAD, CALL = "diffusers_load_kwargs", "diffusers_call_kwargs"
 UNET = "unet/diffusion_pytorch_model.safetensors"
 INPUT = "  { name: %s data_type: %s dims: [ 1 ] optional: true },\n"
 
 CASES = (
-    ConfigCase(
-        "no-model",
-        _without('key: "model"'),
-        ("'model' is missing", "hub id or a folder"),
-        served=True,
-    ),
-    ConfigCase(
-        "unknown-parameter",
-        _set("dtipe", "float32"),
-        ("dtipe", "Did you mean 'dtype'"),
-        served=True,
-    ),
-    ConfigCase(
-        "strange-parameter", _set("colour", "red"), ("colour", "Accepted", "dtype"), served=True
-    ),
-    ConfigCase("unknown-dtype", _set("dtype", "fp16"), ("dtype", "fp16", "float16"), served=True),
-    ConfigCase("empty-dtype", _set("dtype", ""), ("dtype", "float16"), served=True),
-    ConfigCase(
-        "number-as-text", _set("max_steps", "many"), ("max_steps", "many", "integer"), served=True
-    ),
-    ConfigCase("number-as-float", _set("max_queue", "1.5"), ("max_queue", "integer"), served=True),
-    ConfigCase("number-too-small", _set("max_queue", "0"), ("max_queue", "below 1"), served=True),
-    ConfigCase("number-nan", _set("max_audio_s", "nan"), ("max_audio_s", "finite"), served=True),
-    ConfigCase(
-        "bool-as-number", _set("vae_use_tiling", "1"), ("vae_use_tiling", "'true'"), served=True
-    ),
-    ConfigCase(
-        "call-kwargs-malformed", _set(CALL, "{height: 1}"), (CALL, "malformed JSON"), served=True
-    ),
-    ConfigCase("call-kwargs-list", _set(CALL, "[1]"), (CALL, "JSON object"), served=True),
-    ConfigCase(
-        "load-kwargs-malformed", _set(LOAD, '{"a": '), (LOAD, "malformed JSON"), served=True
-    ),
-    ConfigCase("load-kwargs-nan", _set(LOAD, '{"a": NaN}'), (LOAD, "NaN"), served=True),
-    ConfigCase("load-kwargs-twice", _set(LOAD, '{"a": 1, "a": 2}'), (LOAD, "twice"), served=True),
-    ConfigCase(
+    _served("no-model", _without('key: "model"'), "'model' is missing", "hub id or a folder"),
+    _served("unknown-parameter", _set("dtipe", "float32"), "dtipe", "Did you mean 'dtype'"),
+    _served("strange-parameter", _set("colour", "red"), "colour", "Accepted", "dtype"),
+    _served("unknown-dtype", _set("dtype", "fp16"), "dtype", "fp16", "float16"),
+    _served("empty-dtype", _set("dtype", ""), "dtype", "float16"),
+    _served("number-as-text", _set("max_steps", "many"), "max_steps", "many", "integer"),
+    _served("number-as-float", _set("max_queue", "1.5"), "max_queue", "integer"),
+    _served("number-too-small", _set("max_queue", "0"), "max_queue", "below 1"),
+    _served("number-nan", _set("max_audio_s", "nan"), "max_audio_s", "finite"),
+    _served("bool-as-number", _set("vae_use_tiling", "1"), "vae_use_tiling", "'true'"),
+    _served("call-kwargs-malformed", _set(CALL, "{height: 1}"), CALL, "malformed JSON"),
+    _served("call-kwargs-list", _set(CALL, "[1]"), CALL, "JSON object"),
+    _served("load-kwargs-malformed", _set(LOAD, '{"a": '), LOAD, "malformed JSON"),
+    _served("load-kwargs-nan", _set(LOAD, '{"a": NaN}'), LOAD, "NaN"),
+    _served("load-kwargs-twice", _set(LOAD, '{"a": 1, "a": 2}'), LOAD, "twice"),
+    _served(
         "load-kwarg-unknown",
         _set(LOAD, '{"use_safetensor": true}'),
-        (LOAD, "use_safetensor", "Did you mean 'use_safetensors'"),
-        served=True,
+        LOAD,
+        "use_safetensor",
+        "Did you mean 'use_safetensors'",
     ),
-    ConfigCase("load-kwarg-null", _set(LOAD, '{"unet": null}'), (LOAD, "unet", "remove the null")),
-    ConfigCase("load-kwarg-dtype", _set(LOAD, '{"dtype": "float17"}'), ("float17", "float16")),
-    ConfigCase(
-        "load-kwarg-rejected", _set(LOAD, '{"scheduler": "ddim"}'), ("does not load", "scheduler")
-    ),
-    ConfigCase("variant-missing", _set("variant", "fp16"), ("variant", "fp16")),
-    ConfigCase(
-        "call-kwarg-reserved",
-        _set(CALL, '{"generator": 7}'),
-        (CALL, "reserved", "seed"),
-        served=True,
-    ),
-    ConfigCase(
-        "call-kwarg-callback", _set(CALL, '{"callback_on_step_end": 1}'), ("reserved",), served=True
-    ),
-    ConfigCase("call-kwarg-tensor", _set(CALL, '{"latents": [1]}'), (CALL, "latents", "JSON")),
-    ConfigCase("call-kwarg-type", _set(CALL, '{"height": "tall"}'), (CALL, "height", "integer")),
-    ConfigCase("call-kwarg-steps", _set(CALL, '{"num_inference_steps": 0}'), (CALL, "at least 1")),
-    ConfigCase(
-        "folder-missing",
-        _set("model", "/no/such/folder"),
-        ("/no/such/folder", "folder"),
-        served=True,
-    ),
-    ConfigCase(
-        "folder-relative-missing", _set("model", "./weights"), ("./weights", "folder"), served=True
-    ),
-    ConfigCase(
-        "hub-offline", _set("model", "nobody/nothing"), ("nobody/nothing", "offline"), served=True
-    ),
-    ConfigCase("device-unknown", _set("device", "gpu"), ("device", "gpu", "cuda")),
-    ConfigCase("device-missing", _set("device", "cuda:7"), ("device", "cuda:7")),
-    ConfigCase("generator-device", _set("generator_device", "gpu"), ("generator_device", "gpu")),
-    ConfigCase("no-index", _delete("model_index.json"), ("no model_index.json",), served=True),
-    ConfigCase(
-        "index-corrupt", _write("model_index.json", b"{"), ("model_index.json", "read"), served=True
-    ),
-    ConfigCase(
-        "index-list", _write("model_index.json", b"[]"), ("model_index.json", "_class"), served=True
-    ),
-    ConfigCase("index-without-class", _index(_class_name=None), ("_class_name",), served=True),
-    ConfigCase("class-of-index-unknown", _index(_class_name="OddPipeline"), ("OddPipeline",)),
-    ConfigCase("component-class-unknown", _index(unet=["diffusers", "OddModel"]), ("OddModel",)),
-    ConfigCase(
-        "component-library-missing", _index(unet=["no_such_package", "Odd"]), ("no_such_package",)
-    ),
-    ConfigCase(
+    _case("load-kwarg-null", _set(LOAD, '{"unet": null}'), LOAD, "unet", "remove the null"),
+    _case("load-kwarg-dtype", _set(LOAD, '{"dtype": "float17"}'), "float17", "float16"),
+    _case("load-kwarg-rejected", _set(LOAD, '{"scheduler": "ddim"}'), "does not load", "scheduler"),
+    _case("variant-missing", _set("variant", "fp16"), "variant", "fp16"),
+    _served("call-kwarg-reserved", _set(CALL, '{"generator": 7}'), CALL, "reserved", "seed"),
+    _served("call-kwarg-callback", _set(CALL, '{"callback_on_step_end": 1}'), "reserved"),
+    _case("call-kwarg-tensor", _set(CALL, '{"latents": [1]}'), CALL, "latents", "JSON"),
+    _case("call-kwarg-type", _set(CALL, '{"height": "tall"}'), CALL, "height", "integer"),
+    _case("call-kwarg-steps", _set(CALL, '{"num_inference_steps": 0}'), CALL, "at least 1"),
+    _served("folder-missing", _set("model", "/no/such/folder"), "/no/such/folder", "folder"),
+    _served("folder-relative-missing", _set("model", "./weights"), "./weights", "folder"),
+    _served("hub-offline", _set("model", "nobody/nothing"), "nobody/nothing", "offline"),
+    _case("device-unknown", _set("device", "gpu"), "device", "gpu", "cuda"),
+    _case("device-missing", _set("device", "cuda:7"), "device", "cuda:7"),
+    _case("generator-device", _set("generator_device", "gpu"), "generator_device", "gpu"),
+    _served("no-index", _delete("model_index.json"), "no model_index.json"),
+    _served("index-corrupt", _write("model_index.json", b"{"), "model_index.json", "read"),
+    _served("index-list", _write("model_index.json", b"[]"), "model_index.json", "_class"),
+    _served("index-without-class", _index(_class_name=None), "_class_name"),
+    _case("class-of-index-unknown", _index(_class_name="OddPipeline"), "OddPipeline"),
+    _case("component-class-unknown", _index(unet=["diffusers", "OddModel"]), "OddModel"),
+    _case("component-library-missing", _index(unet=["no_such_package", "Odd"]), "no_such_package"),
+    _case(
         "class-near-miss",
         _set("pipeline_class", "StableDifusionPipeline"),
-        ("StableDifusionPipeline", "Did you mean 'StableDiffusionPipeline'"),
+        "StableDifusionPipeline",
+        "Did you mean 'StableDiffusionPipeline'",
     ),
-    ConfigCase(
-        "class-no-pipeline", _set("pipeline_class", "UNet2DModel"), ("UNet2DModel", "no pipeline")
-    ),
-    ConfigCase(
-        "class-of-other-components", _set("pipeline_class", "DDPMPipeline"), ("DDPMPipeline",)
-    ),
-    ConfigCase(
-        "class-abstract", _set("pipeline_class", "DiffusionPipeline"), ("cannot be called",)
-    ),
-    ConfigCase(
+    _case("class-no-pipeline", _set("pipeline_class", "UNet2DModel"), "UNet2DModel", "no pipeline"),
+    _case("class-of-other-components", _set("pipeline_class", "DDPMPipeline"), "DDPMPipeline"),
+    _case("class-abstract", _set("pipeline_class", "DiffusionPipeline"), "cannot be called"),
+    _case(
         "class-needs-package",
         _set("pipeline_class", "OnnxStableDiffusionPipeline"),
-        ("not installed: onnx", "pip install onnxruntime"),
+        "not installed: onnx",
+        "pip install onnxruntime",
     ),
-    ConfigCase("weights-missing", _delete(UNET), ("does not load", "unet")),
-    ConfigCase("weights-cut", _cut(UNET), ("does not load", "unet"), served=True),
-    ConfigCase("weights-no-safetensors", _write(UNET, b"PK" + bytes(99)), ("load", "unet")),
-    ConfigCase("config-missing", _delete("unet/config.json"), ("does not load", "unet")),
-    ConfigCase("component-missing", _delete("vae"), ("does not load", "vae")),
-    ConfigCase("tokenizer-cut", _cut("tokenizer/tokenizer.json"), ("load", "tokenizer")),
-    ConfigCase(
-        "boundary-ratio", _set("boundary_ratio", "0.9"), ("boundary_ratio", "no effect", "wan")
-    ),
-    ConfigCase("flow-shift", _set("flow_shift", "3"), ("flow_shift", "no effect", "wan")),
-    ConfigCase(
+    _case("weights-missing", _delete(UNET), "does not load", "unet"),
+    _served("weights-cut", _cut(UNET), "does not load", "unet"),
+    _case("weights-no-safetensors", _write(UNET, b"PK" + bytes(99)), "load", "unet"),
+    _case("config-missing", _delete("unet/config.json"), "does not load", "unet"),
+    _case("component-missing", _delete("vae"), "does not load", "vae"),
+    _case("tokenizer-cut", _cut("tokenizer/tokenizer.json"), "load", "tokenizer"),
+    _case("boundary-ratio", _set("boundary_ratio", "0.9"), "boundary_ratio", "no effect", "wan"),
+    _case("flow-shift", _set("flow_shift", "3"), "flow_shift", "no effect", "wan"),
+    _case(
         "tiling-without-vae",
         _set("vae_use_tiling", "true"),
-        ("vae_use_tiling", "no effect"),
-        "ddpm",
+        "vae_use_tiling",
+        "no effect",
+        tiny="ddpm",
     ),
-    ConfigCase(
+    _case(
         "slicing-without-vae",
         _set("vae_use_slicing", "true"),
-        ("vae_use_slicing", "no effect"),
-        "ddpm",
+        "vae_use_slicing",
+        "no effect",
+        tiny="ddpm",
     ),
-    ConfigCase(
+    _served(
         "input-removed",
         _without('name: "eta"'),
-        ("does not fit", "lacks eta", "add-model", "--force"),
-        served=True,
+        "does not fit",
+        "lacks eta",
+        "add-model",
+        "--force",
     ),
-    ConfigCase(
+    _case(
         "input-added",
         _edit(lambda text: text.replace("input [\n", "input [\n" + INPUT % ('"odd"', "TYPE_BOOL"))),
-        ("does not fit", "has odd", "add-model"),
+        "does not fit",
+        "has odd",
+        "add-model",
     ),
-    ConfigCase(
+    _case(
         "input-of-another-type",
         _edit(lambda t: t.replace('"eta" data_type: TYPE_FP64', '"eta" data_type: TYPE_FP32')),
-        ("does not fit", "eta", "TYPE_FP32", "TYPE_FP64", "add-model"),
+        "does not fit",
+        "eta",
+        "TYPE_FP32",
+        "TYPE_FP64",
+        "add-model",
     ),
-    ConfigCase(
+    _case(
         "output-removed",
         _without('name: "nsfw_content_detected"'),
-        ("does not fit", "nsfw_content_detected", "add-model"),
+        "does not fit",
+        "nsfw_content_detected",
+        "add-model",
     ),
-    ConfigCase(
+    _case(
         "written-for-another-version",
         lambda entry, model: (
             [
@@ -258,6 +228,9 @@ CASES = (
             ]
             and None
         ),
-        ("does not fit", "0.31.0", "installed", "add-model"),
+        "does not fit",
+        "0.31.0",
+        "installed",
+        "add-model",
     ),
 )

@@ -29,6 +29,6 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_server(shared_folder: Path) -> Iterator[Server]:
     """The shared server with every entry loaded."""
     repository = write_entries(shared_folder, ENTRIES)
-    with start_server(repository, log=shared_folder / "server.log") as running:
+    with start_server(repository, log=shared_folder / "server.log", exit_timeout_s=0) as running:
         load_all(running, list(ENTRIES))
         yield running

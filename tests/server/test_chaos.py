@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Five hundred requests while clients leave, err and ask too much, and models are loaded again."""
+"""Three hundred requests while clients leave, err and ask too much, and models are loaded again."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ ENTRIES: dict[str, tuple[str, ...]] = {
     "together": ("--request-batching", "--max-batch", "4"),
     "lanes": ("--step-batching", "--max-in-flight", "4"),
 }
-REQUESTS = 500
+REQUESTS = 300
 CALLERS = 12
-LOADS = 4
+LOADS = 3
 SEEDS = 6
 STEPS = (1, 2, 3, 5)
 KINDS = {"good": 10, "bad": 2, "too much": 2, "cancel": 3, "disconnect": 2, "hang up": 1, "late": 2}

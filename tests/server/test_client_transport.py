@@ -23,6 +23,7 @@ from PIL import Image
 
 from builder.tritonserver.server import start_server
 from tests.server.wire import admin
+from tests.waiting import wait_for as wait_until
 from triton_diffusers.client import (
     AsyncDiffusersClient,
     Cancelled,
@@ -316,10 +317,15 @@ def test_no_server_says_the_same_over_both_protocols():
 
 
 def test_the_port_of_the_other_protocol(server):
-    for protocol, url in (("grpc", server.http_url), ("http", server.grpc_url)):
+    for protocol, url, spoken in (
+        ("grpc", server.http_url, "HTTP"),
+        ("http", server.grpc_url, "gRPC"),
+    ):
         with DiffusersClient(url, "echo", protocol) as lost, pytest.raises(ServerUnavailable) as e:
             lost.generate(prompt="a", timeout_s=10)
-        assert "the port seems to speak" in str(e.value)
+        assert f"the port seems to speak {spoken}" in str(e.value)
+        assert "8000" in str(e.value)
+        assert "8001" in str(e.value)
         assert str(e.value).isprintable()
 
 
@@ -424,13 +430,6 @@ def test_closing_the_client_cancels(connect, entry):
     wait_until(lambda: other.generate().info["cancelled"] == before + 1)
     with pytest.raises(ServerUnavailable, match="closed"):
         client.generate()
-
-
-def wait_until(holds):
-    deadline = time.monotonic() + 5
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_threads_share_a_client(client):

@@ -95,7 +95,7 @@ def _draw(rng: random.Random, declared: dict[str, Any]) -> Any:
     return value
 
 
-def _request(rng: random.Random, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+def make_request(rng: random.Random, inputs: list[dict[str, Any]]) -> dict[str, Any]:
     chosen = rng.sample(inputs, rng.randint(0, min(6, len(inputs))))
     usual = [i for i in inputs if i["name"] in ("prompt", "image_bytes", "video_bytes")]
     return {i["name"]: _draw(rng, i) for i in (*usual, *chosen)}
@@ -118,7 +118,7 @@ def test_random_requests_are_answered(small_server: Server, entry: str, protocol
     answers: list[str] = []
     with connect(small_server, protocol) as client:
         for _ in range(ROUNDS):
-            request = _request(rng, inputs)
+            request = make_request(rng, inputs)
             answers.append(_answer(client, protocol, entry, request))
         assert client.is_model_ready(entry)
     allowed = {SERVED, BAD_STATUS[protocol], BROKEN_STATUS[protocol]}

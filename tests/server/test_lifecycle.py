@@ -6,15 +6,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from builder.tritonserver.server import Server, start_server
 from tests.server.entries import Entry, write_entries
+from tests.server.test_unload import GROWTH, own_memory
 from tests.server.wire import BUSY_STATUS, Pending, admin, connect, infer, refusal
+from tests.waiting import wait_for as _until
 
-LOADS = 5
+LOADS = 4
 ENTRY = {"shapes": Entry("ddpm", {"num_inference_steps": 2})}
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -39,15 +40,8 @@ def _region(server: Server) -> Path:
     return SHARED_MEMORY / Path(stub.region).name
 
 
-def _until(condition: Any, within_s: float = 20) -> bool:
-    end = time.monotonic() + within_s
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return bool(condition())
-
-
 def test_loading_and_unloading_leaves_nothing_behind(server: Server) -> None:
-    sizes = []
+    sizes, memory = [], []
     for _ in range(LOADS):
         server.load("shapes", timeout_s=120)
         region = _region(server)
@@ -57,7 +51,9 @@ def test_loading_and_unloading_leaves_nothing_behind(server: Server) -> None:
         server.unload("shapes")
         assert _until(lambda: not server.stubs())
         assert _until(lambda region=region: not region.exists())
+        memory.append(own_memory(server))
     assert len(set(sizes)) == 1
+    assert memory[-1] / memory[1] < GROWTH, memory
 
 
 def test_unload_finishes_what_runs(server: Server) -> None:

@@ -7,18 +7,19 @@ import json
 import re
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import grpc
 import pytest
 
 from builder.tritonserver.server import Server, start_server
 from tests import tiny
 from tests.server.entries import SMALL, add_entry, load_all
-from tests.server.wire import PROTOCOLS, Pending, connect, infer, refusal
+from tests.server.wire import PROTOCOLS, Pending, connect, infer, post, refusal
+from tests.waiting import wait_for as until
 from triton_diffusers.running.record import ALL_OUTCOMES
 from triton_diffusers.serving.metrics import FAMILIES, PREFIX
 
@@ -32,8 +33,8 @@ ENTRIES: dict[str, tuple[str, ...]] = {
     "faulty": ("--max-queue", "2", "--stuck-after-s", "2"),
     "together": ("--request-batching",),
     "lanes": ("--step-batching",),
-    "twice": ("--instances", "2"),
-    "silent": ("--no-log-requests",),
+    "plain": (),
+    "twice": ("--instances", "2", "--no-log-requests"),
 }
 BOTH = pytest.mark.parametrize("protocol", PROTOCOLS)
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -51,7 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
-    with start_server(folder / "repository", log=folder / "server.log") as running:
+    with start_server(
+        folder / "repository", log=folder / "server.log", exit_timeout_s=0
+    ) as running:
         load_all(running, list(ENTRIES))
         yield running
 
@@ -75,13 +78,6 @@ def value(series: Series, name: str, **labels: str) -> float:
     """The sum of the series that have these labels."""
     wanted = set(labels.items())
     return sum(v for (n, own), v in series.items() if n == name and wanted <= own)
-
-
-def until(condition: Callable[[], Any], within_s: float = 20) -> bool:
-    end = time.monotonic() + within_s
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.1)
-    return bool(condition())
 
 
 def outcomes(server: Server, model: str) -> dict[str, float]:
@@ -141,6 +137,62 @@ def test_a_request_that_fails_is_counted_once(server: Server, protocol: str, out
     assert (record["steps"] > 0) == (outcome == "timeout")
     assert until(lambda: outcomes(server, "faulty") == before | {outcome: before[outcome] + 1})
     assert_free(server, "faulty")
+
+
+@BOTH
+@pytest.mark.parametrize("entry", ["plain", "together", "lanes"])
+def test_a_deadline_answers_while_a_call_makes_no_step(
+    server: Server, protocol: str, entry: str
+) -> None:
+    request_id = f"{protocol}-{entry}-late"
+
+    def late() -> float:
+        return value(scrape(server), "late_results_total", model=entry)
+
+    before, answered = late(), outcomes(server, entry)
+    inputs = GOOD | {"prompt": f"{PROMPT} linger"}
+    with connect(server, protocol) as client:
+        _, message = refusal(
+            client, protocol, entry, inputs, timeout=500_000, request_id=request_id
+        )
+        assert "timeout of 0.5 s is over" in message
+        told = infer(client, protocol, entry, GOOD, parameters={"probe": True})["info"][0]
+        assert json.loads(told)["running"] == 1  # the call goes on and holds its place
+        assert late() == before
+        assert "images" in infer(client, protocol, entry, GOOD)
+    assert until(lambda: late() == before + 1)
+    assert line_of(server, entry, request_id)["outcome"] == "timeout"
+    now = answered | {"ok": answered["ok"] + 1, "timeout": answered["timeout"] + 1}
+    assert until(lambda: outcomes(server, entry) == now)
+
+
+NOT_UTF8 = {
+    "id": b'{"id": "\xff", "inputs": [%s]}',
+    "parameter": b'{"id": "a", "parameters": {"foo": "\xff"}, "inputs": [%s]}',
+}
+PROMPT_TENSOR = b'{"name": "prompt", "datatype": "BYTES", "shape": [1], "data": ["x"]}'
+
+
+@pytest.mark.parametrize("what", list(NOT_UTF8))
+def test_what_is_not_utf8_is_refused_counted_and_logged(server: Server, what: str) -> None:
+    before, written = outcomes(server, "plain"), len(lines(server, "plain"))
+    status, text = post(server, "models/plain/infer", NOT_UTF8[what] % PROMPT_TENSOR)
+    assert (status, "not UTF-8" in text, "Traceback" in text) == (400, True, False)
+    assert until(lambda: outcomes(server, "plain") == before | {"invalid": before["invalid"] + 1})
+    assert until(lambda: len(lines(server, "plain")) == written + 1)
+    for protocol in PROTOCOLS:
+        with connect(server, protocol) as client:
+            assert "images" in infer(client, protocol, "plain", GOOD)
+
+
+def test_grpc_itself_refuses_what_is_not_utf8(server: Server) -> None:
+    message = b"\x0a\x05plain\x1a\x01\xff"  # model_name, id
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError):
+            call(message, timeout=20)
+    with connect(server, "grpc") as client:
+        assert "images" in infer(client, "grpc", "plain", GOOD)
 
 
 @BOTH
@@ -271,12 +323,15 @@ def test_instances_have_series_of_their_own(server: Server) -> None:
 
 
 def test_the_log_can_do_without(server: Server) -> None:
-    _many(server, "silent", count=2, steps=1)
-    assert lines(server, "silent") == []
+    before = outcomes(server, "twice")["ok"]
+    _many(server, "twice", count=2, steps=1)
+    assert until(lambda: outcomes(server, "twice")["ok"] == before + 2)
+    assert lines(server, "twice") == []
 
 
-@BOTH
-def test_a_stuck_call_and_loading_again(server: Server, protocol: str) -> None:
+def test_a_stuck_call_and_loading_again(server: Server) -> None:
+    protocol = "grpc"
+
     def stuck() -> float:
         return outcomes(server, "faulty")["stuck"]
 
@@ -295,7 +350,7 @@ def test_a_stuck_call_and_loading_again(server: Server, protocol: str) -> None:
 
 def test_loading_again_in_place_keeps_the_series(server: Server) -> None:
     before = outcomes(server, "twice")["ok"]
-    for number in range(1, 4):
+    for number in range(1, 3):
         server.load("twice", timeout_s=120)
         with connect(server, "grpc") as client:
             assert "images" in infer(client, "grpc", "twice", GOOD)
@@ -311,13 +366,3 @@ def test_every_metric_is_there_and_no_prompt_in_the_log(server: Server) -> None:
     text = server.log.read_text()
     assert PROMPT not in text
     assert "Signal (11)" not in text
-
-
-def test_a_server_without_metrics_serves(folder: Path) -> None:
-    log = folder / "without.log"
-    options = ["--allow-metrics=false"]
-    with start_server(folder / "repository", ["silent"], log=log, extra=options) as server:
-        for protocol in PROTOCOLS:
-            with connect(server, protocol) as client:
-                images = infer(client, protocol, "silent", GOOD)["images"]
-                assert isinstance(images, np.ndarray)

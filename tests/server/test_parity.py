@@ -4,24 +4,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.parity.fresh import call_fresh
 from tests.parity.in_process import check_in_process
 from tests.parity.plain import PlainCall
-from tests.parity.run import Outcome, Runner
+from tests.parity.run import Outcome, check
+from tests.server.tiny_entries import ENTRIES
 from tests.tiny import TINY, save
 from triton_diffusers.pipelines.signature import read_signature
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-TIMEOUT_S = 840
 COVERED = (
     {"StableDiffusionPipeline"},
     {"StableDiffusionImg2ImgPipeline"},
@@ -47,38 +45,29 @@ COVERED = (
 )
 """One of each set at least; the project promises more than 30 classes in all."""
 
+CLASS = "SanaImageToVideoPipeline"
+SHARED: dict[str, tuple[str, dict[str, Any]]] = {
+    entry.tiny: (name, {})
+    for name, entry in ENTRIES.items()
+    if not (entry.call or entry.options or TINY[entry.tiny].load_kwargs)
+} | {
+    "sana": ("two-threads", {"threads": 2}),
+    "sana-image-to-video": ("sana-image", {"pipeline_class": CLASS}),
+}
+"""Pipeline -> its entry on the server that other tests share, which is loaded once for all, and
+what is special about it."""
 SERVED = (
-    *("ace-step", "dance-diffusion", "ddim", "deepfloyd-if-super-resolution", "dit", "flux"),
-    *("flux2-klein", "kandinsky", "kandinsky-prior", "kandinsky5-t2i", "latte", "ltx-long", "ltx2"),
-    *("marigold-depth", "qwen-image", "qwen-image-controlnet", "qwen-image-layered", "repaint"),
-    *("sana-video", "sdxl", "sdxl-img2img", "stable-audio", "stable-audio-variation"),
-    *("stable-diffusion", "stable-diffusion-3", "stable-diffusion-adapter"),
-    *("stable-diffusion-gligen", "stable-diffusion-inpaint", "stable-diffusion-ldm3d"),
-    *("stable-diffusion-instruct-pix2pix", "stable-diffusion-pag"),
-    *("stable-diffusion-two-controlnets", "stable-video-diffusion", "unidiffuser"),
-    *("wan-animate", "wan-i2v", "wan-vace", "wan22-t2v"),
+    *SHARED,
+    *("dance-diffusion", "deepfloyd-if-super-resolution", "dit", "flux2-klein", "kandinsky-prior"),
+    *("kandinsky5-t2i", "qwen-image-controlnet", "stable-diffusion-gligen"),
+    *("stable-diffusion-ldm3d", "stable-diffusion-two-controlnets", "unidiffuser"),
 )
 """These go through a tritonserver, over both protocols: one at least of every kind of parameter, of
-every input that a test sends and of every output. The others are loaded and called as a stub does
-it, in a process of their own; `scripts/parity.py --tiny` serves them all."""
+every kind that a test sends, alone and as a list, and of every output. The others are loaded and
+called as a stub does it, in a process of their own; `scripts/parity.py --tiny` serves them all."""
 
 FAILS_IN_DIFFUSERS = {"stable-diffusion-ldm3d": "Invalid mode for data type"}
 """LDM3D writes its depth as I;16 pictures, which Pillow 13 refuses: an error either way."""
-
-
-@pytest.fixture(scope="session")
-def outcomes(request, tmp_path_factory) -> Iterator[dict[str, Future[Outcome]]]:
-    """Every selected pipeline, in the order of the tests that wait for them."""
-    tiny, served = tmp_path_factory.mktemp("tiny"), tmp_path_factory.mktemp("served")
-    asked = [
-        item.callspec.params["name"]
-        for item in request.session.items
-        if item.originalname == test_output_is_identical.__name__
-    ]
-    # beside another lane, one at a time is enough for two cores
-    lanes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    with Runner(served, workers=2 if lanes == 1 else 1) as runner:
-        yield {name: runner.submit(name, partial(_tiny_call, name, tiny)) for name in asked}
 
 
 @pytest.fixture(scope="session")
@@ -92,8 +81,14 @@ def _tiny_call(name, folder) -> PlainCall:
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_output_is_identical(name, outcomes):
-    _check(name, outcomes[name].result(TIMEOUT_S))
+def test_output_is_identical(name, tiny_server):
+    if name not in SHARED:
+        _check(name, check(name, _tiny_call(name, tiny_server.models), tiny_server.repository))
+        return
+    entry, special = SHARED[name]
+    tiny_server.load(entry)
+    call = PlainCall(tiny_server.model(entry), TINY[name].inputs(), **special)
+    _check(name, check(entry, call, tiny_server.repository, loaded=True))
 
 
 @pytest.mark.parametrize("name", [name for name in TINY if name not in SERVED])
@@ -117,7 +112,7 @@ def test_those_that_are_served_cover_every_kind():
 
 
 def _kinds(names: tuple[str, ...]) -> set[str]:
-    """Return the kinds of parameters, the outputs and the inputs of tests of these pipelines."""
+    """Return the kinds of parameters, the outputs and the kinds of what tests send."""
     import diffusers
 
     found = set()
@@ -125,7 +120,10 @@ def _kinds(names: tuple[str, ...]) -> set[str]:
         signature = read_signature(getattr(diffusers, TINY[name].pipeline_class))
         found |= {parameter.kind.name for parameter in signature.parameters.values()}
         found |= {f"output {field}" for field in signature.output_fields}
-        found |= {f"input {name}" for name in TINY[name].inputs()}
+        found |= {
+            f"sent {signature.parameters[key].kind.name} {isinstance(value, list)}"
+            for key, value in TINY[name].inputs().items()
+        }
     return found
 
 

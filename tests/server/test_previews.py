@@ -17,45 +17,26 @@ import pytest
 from PIL import Image
 
 from builder import main as builder
-from builder.tritonserver.server import Server, start_server
-from tests.server.entries import add_entry, load_all
+from builder.tritonserver.server import Server
+from tests.server.conftest import PREVIEWED
 from tests.server.test_streams import Stream
 from tests.server.wire import TIMEOUT_S, connect, infer, post
 from triton_diffusers.client import AsyncDiffusersClient, DiffusersClient, InvalidRequest
 
-DEMO = Path(__file__).parents[2] / "model_repository" / "demo" / "pipeline"
-SMALL = {"height": 64, "width": 64, "num_inference_steps": 8, "max_sequence_length": 32}
 INPUTS = {"prompt": "a handwritten seven", "seed": 7}
-STEPS = SMALL["num_inference_steps"]
-LEARNED = ("zero", "one", "two", "three", "four", "five", "six", "eight")
+STEPS = PREVIEWED["num_inference_steps"]
 
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The demo model as an entry that streams, that has learned its colours, and as a plain one."""
-    folder = tmp_path_factory.mktemp("previews")
-    repository = folder / "repository"
-    call = ("--diffusers-call-kwargs", json.dumps(SMALL))
-    add_entry(repository, "streams", DEMO, *call, "--decoupled")
-    add_entry(repository, "plain", DEMO, *call)
-    with start_server(repository, log=folder / "server.log") as running:
-        load_all(running, ["streams", "plain"])
-        yield running
+@pytest.fixture
+def server(preview_server: Server) -> Server:
+    return preview_server
 
 
-@pytest.fixture(scope="module")
-def first(server: Server) -> dict[str, Any]:
-    """What the first calls came to, which asked for previews before there were any."""
-    with DiffusersClient(server.grpc_url, "streams") as client:
-        infos = [
-            client.generate(prompt=f"a handwritten {word}", seed=seed, preview_every=1).info
-            for seed, word in enumerate(
-                ["zero", "one", "two", "three", "four", "five", "six", "eight"]
-            )
-        ]
-    return infos[0]
+@pytest.fixture
+def first(first_preview: dict[str, Any]) -> dict[str, Any]:
+    return first_preview
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -55,10 +54,8 @@ def test_a_process_that_dies_while_its_model_loads(tmp_path: Path) -> None:
     _write(tmp_path / "repository", "dies", DIES)
     _write(tmp_path / "repository", "answers", ANSWERS)
     with start_server(tmp_path / "repository", log=tmp_path / "log", exit_timeout_s=1) as server:
-        started = time.monotonic()
         with pytest.raises(ServerError, match="dies"):
-            server.load("dies")
-        assert time.monotonic() - started < 60
+            server.load("dies", timeout_s=60)
         server.load("answers")
 
 

@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = folder / "repository"
     for name, options in ENTRIES.items():
         add_entry(repository, name, DEMO, "--diffusers-call-kwargs", CALL, *options)
-    with start_server(repository, log=folder / "server.log") as running:
+    with start_server(repository, log=folder / "server.log", exit_timeout_s=0) as running:
         load_all(running, list(ENTRIES))
         yield running
 

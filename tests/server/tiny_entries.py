@@ -76,7 +76,7 @@ class TinyServer:
 
     def __init__(self, folder: Path):
         self.repository = Repository(folder / "server")
-        self._models = folder / "models"
+        self.models = folder / "models"
         self._loaded: set[str] = set()
 
     @property
@@ -86,9 +86,9 @@ class TinyServer:
     def model(self, entry: str) -> Path:
         """The pipeline of an entry, built once."""
         name = ENTRIES[entry].tiny
-        if not (self._models / name).exists():
-            call_fresh(tiny.save, name, self._models)
-        return self._models / name
+        if not (self.models / name).exists():
+            call_fresh(tiny.save, name, self.models)
+        return self.models / name
 
     def load(self, entry: str) -> None:
         if entry in self._loaded:
@@ -112,11 +112,7 @@ class TinyServer:
         return run_plain(PlainCall(self.model(entry), dict(inputs), seeds, **changes)).arrays
 
     def check(
-        self,
-        entry: str,
-        expected: Mapping[str, np.ndarray],
-        seed: Any = 7,
-        **inputs: Any,
+        self, entry: str, expected: Mapping[str, np.ndarray], seed: Any = 7, **inputs: Any
     ) -> Result:
         """Assert that both protocols return exactly the expected arrays; return the last result."""
         for protocol in PROTOCOLS:

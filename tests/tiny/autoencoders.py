@@ -15,13 +15,9 @@ def kl_autoencoder(
     from diffusers import AutoencoderKL
 
     config = {
-        "block_out_channels": [8] * levels,
-        "down_block_types": ["DownEncoderBlock2D"] * levels,
-        "up_block_types": ["UpDecoderBlock2D"] * levels,
-        "layers_per_block": 1,
-        "latent_channels": 4,
-        "norm_num_groups": 2,
-        "sample_size": 32,
+        **{"block_out_channels": [8] * levels, "down_block_types": ["DownEncoderBlock2D"] * levels},
+        **{"up_block_types": ["UpDecoderBlock2D"] * levels, "layers_per_block": 1},
+        **{"latent_channels": 4, "norm_num_groups": 2, "sample_size": 32},
     }
     return build_model(model_class or AutoencoderKL, seed, **(config | changes))
 
@@ -34,15 +30,11 @@ def flux_autoencoder(levels: int = 2, seed: int = 10, **changes: Any) -> Any:
 
 def wan_autoencoder(seed: int = 11) -> Any:
     """Wan's: 16 channels, 4 times shorter, 8 times smaller."""
-    from diffusers import AutoencoderKLWan
 
     return build_model(
-        AutoencoderKLWan,
+        "AutoencoderKLWan",
         seed,
-        base_dim=3,
-        z_dim=16,
-        dim_mult=[1, 1, 1, 1],
-        num_res_blocks=1,
+        **{"base_dim": 3, "z_dim": 16, "dim_mult": [1, 1, 1, 1], "num_res_blocks": 1},
         temperal_downsample=[False, True, True],
     )
 
@@ -51,17 +43,12 @@ def qwen_autoencoder(
     levels: int = 4, base_dim: int = 4, z_dim: int = 4, seed: int = 12, **changes: Any
 ) -> Any:
     """Qwen-Image's: 2 ** (levels - 1) times smaller."""
-    from diffusers import AutoencoderKLQwenImage
 
     return build_model(
-        AutoencoderKLQwenImage,
+        "AutoencoderKLQwenImage",
         seed,
-        base_dim=base_dim,
-        z_dim=z_dim,
-        dim_mult=[1] + [4 // base_dim] * (levels - 1),
-        num_res_blocks=1,
-        temperal_downsample=[False, True] + [True] * (levels - 3),
-        latents_mean=[0.0] * z_dim,
-        latents_std=[1.0] * z_dim,
+        **{"base_dim": base_dim, "z_dim": z_dim, "dim_mult": [1] + [4 // base_dim] * (levels - 1)},
+        **{"num_res_blocks": 1, "temperal_downsample": [False, True] + [True] * (levels - 3)},
+        **{"latents_mean": [0.0] * z_dim, "latents_std": [1.0] * z_dim},
         **changes,
     )

@@ -13,12 +13,8 @@ REPAINT = {"strength": 0.6, "num_inference_steps": 4}
 def picture_call(*left_out: str, **changes: Any) -> dict[str, Any]:
     """One picture of 48 x 32 in two steps, without the arguments named in `left_out`."""
     arguments = {
-        "prompt": "a red fox in the snow",
-        "negative_prompt": "blurry",
-        "height": 32,
-        "width": 48,
-        "num_inference_steps": 2,
-        "guidance_scale": 3.5,
+        **{"prompt": "a red fox in the snow", "negative_prompt": "blurry", "height": 32},
+        **{"width": 48, "num_inference_steps": 2, "guidance_scale": 3.5},
     }
     return _changed(arguments, left_out, changes)
 
@@ -26,13 +22,8 @@ def picture_call(*left_out: str, **changes: Any) -> dict[str, Any]:
 def video_call(*left_out: str, **changes: Any) -> dict[str, Any]:
     """Five frames of 32 x 16 in two steps, without the arguments named in `left_out`."""
     arguments = {
-        "prompt": "a kite over a field",
-        "negative_prompt": "static",
-        "height": 16,
-        "width": 32,
-        "num_frames": 5,
-        "num_inference_steps": 2,
-        "guidance_scale": 4.0,
+        **{"prompt": "a kite over a field", "negative_prompt": "static", "height": 16, "width": 32},
+        **{"num_frames": 5, "num_inference_steps": 2, "guidance_scale": 4.0},
         "max_sequence_length": 32,
     }
     return _changed(arguments, left_out, changes)

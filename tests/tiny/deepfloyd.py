@@ -16,15 +16,12 @@ from tests.tiny.tokenizers import t5_tokenizer
 
 def _unet(**changes: Any) -> Any:
     blocks = {
-        "in_channels": 3,
-        "out_channels": 6,
+        **{"in_channels": 3, "out_channels": 6},
         "down_block_types": ("ResnetDownsampleBlock2D", "SimpleCrossAttnDownBlock2D"),
         "mid_block_type": "UNetMidBlock2DSimpleCrossAttn",
         "up_block_types": ("SimpleCrossAttnUpBlock2D", "ResnetUpsampleBlock2D"),
-        "encoder_hid_dim": WIDTH,
-        "addition_embed_type": "text",
-        "addition_embed_type_num_heads": 2,
-        "resnet_time_scale_shift": "scale_shift",
+        **{"encoder_hid_dim": WIDTH, "addition_embed_type": "text"},
+        **{"addition_embed_type_num_heads": 2, "resnet_time_scale_shift": "scale_shift"},
         "act_fn": "gelu",
     }
     return stable_diffusion.unet(160, **(blocks | changes))
@@ -34,23 +31,17 @@ def _scheduler() -> Any:
     from diffusers import DDPMScheduler
 
     return DDPMScheduler(
-        beta_schedule="squaredcos_cap_v2",
-        thresholding=True,
-        dynamic_thresholding_ratio=0.95,
-        sample_max_value=1.5,
+        **{"beta_schedule": "squaredcos_cap_v2", "thresholding": True},
+        **{"dynamic_thresholding_ratio": 0.95, "sample_max_value": 1.5},
         variance_type="learned_range",
     )
 
 
 def _components(**changes: Any) -> dict[str, Any]:
     parts = {
-        "unet": _unet,
-        "scheduler": _scheduler,
-        "text_encoder": t5_encoder,
-        "tokenizer": partial(t5_tokenizer, 77),
-        "safety_checker": None,
-        "feature_extractor": None,
-        "watermarker": None,
+        **{"unet": _unet, "scheduler": _scheduler, "text_encoder": t5_encoder},
+        **{"tokenizer": partial(t5_tokenizer, 77), "safety_checker": None},
+        **{"feature_extractor": None, "watermarker": None},
     }
     return make_parts(**(parts | changes))
 
@@ -63,11 +54,9 @@ def _super_resolution_components() -> dict[str, Any]:
 
 
 PIPELINES = (
-    describe("deepfloyd-if", "IFPipeline", "text-to-image", _components, picture_call),
+    describe("deepfloyd-if IFPipeline text-to-image", _components, picture_call),
     describe(
-        "deepfloyd-if-super-resolution",
-        "IFSuperResolutionPipeline",
-        "upscale",
+        "deepfloyd-if-super-resolution IFSuperResolutionPipeline upscale",
         _super_resolution_components,
         lambda: picture_call(image=draw_picture(81, 16, 16), noise_level=50),
     ),

@@ -32,14 +32,10 @@ class TinyPipeline:
     load_kwargs: dict[str, Any] = field(default_factory=dict)
 
 
-def describe(
-    name: str,
-    pipeline_class: str,
-    modality: str,
-    components: Callable[[], dict[str, Any]],
-    inputs: Callable[[], dict[str, Any]],
-) -> TinyPipeline:
-    """A TinyPipeline made of the class's constructor arguments."""
+def describe(*what: Any) -> TinyPipeline:
+    """A TinyPipeline: name, class and modality, constructor arguments, arguments of a call."""
+    *words, components, inputs = what
+    name, pipeline_class, modality = " ".join(words).split()
 
     def build() -> DiffusionPipeline:
         import diffusers

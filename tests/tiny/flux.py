@@ -18,54 +18,37 @@ from tests.tiny.weights import build_model
 
 def _sizes() -> dict[str, Any]:
     return {
-        "in_channels": 16,
-        "num_layers": 1,
-        "num_single_layers": 1,
-        "attention_head_dim": 16,
-        "num_attention_heads": 2,
-        "joint_attention_dim": WIDTH,
-        "axes_dims_rope": (4, 4, 8),
+        **{"in_channels": 16, "num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16},
+        **{"num_attention_heads": 2, "joint_attention_dim": WIDTH, "axes_dims_rope": (4, 4, 8)},
     }
 
 
 def _transformer(**changes: Any) -> Any:
-    from diffusers import FluxTransformer2DModel
-
     flux = {"pooled_projection_dim": WIDTH, "guidance_embeds": True}
-    return build_model(FluxTransformer2DModel, 30, **(_sizes() | flux | changes))
+    return build_model("FluxTransformer2DModel", 30, **(_sizes() | flux | changes))
 
 
-def _chroma_transformer() -> Any:
-    from diffusers import ChromaTransformer2DModel
-
-    return build_model(
-        ChromaTransformer2DModel,
-        31,
-        approximator_num_channels=16,
-        approximator_hidden_dim=WIDTH,
-        approximator_layers=1,
-        **_sizes(),
-    )
+_chroma_transformer = partial(
+    build_model,
+    "ChromaTransformer2DModel",
+    31,
+    **{"approximator_num_channels": 16, "approximator_hidden_dim": WIDTH, "approximator_layers": 1},
+    **_sizes(),
+)
 
 
 def _chroma_components(**changes: Any) -> dict[str, Any]:
     parts = {
-        "scheduler": flow_match,
-        "vae": flux_autoencoder,
-        "text_encoder": t5_encoder,
-        "tokenizer": t5_tokenizer,
-        "transformer": _chroma_transformer,
+        **{"scheduler": flow_match, "vae": flux_autoencoder, "text_encoder": t5_encoder},
+        **{"tokenizer": t5_tokenizer, "transformer": _chroma_transformer},
     }
     return make_parts(**(parts | changes))
 
 
 def _components(**changes: Any) -> dict[str, Any]:
     parts = {
-        "text_encoder": clip_text_encoder,
-        "tokenizer": clip_tokenizer,
-        "text_encoder_2": t5_encoder,
-        "tokenizer_2": t5_tokenizer,
-        "transformer": _transformer,
+        **{"text_encoder": clip_text_encoder, "tokenizer": clip_tokenizer},
+        **{"text_encoder_2": t5_encoder, "tokenizer_2": t5_tokenizer, "transformer": _transformer},
     }
     return _chroma_components(**(parts | changes))
 
@@ -76,16 +59,14 @@ def _kontext_components() -> dict[str, Any]:
 
 
 def _klein_components() -> dict[str, Any]:
-    from diffusers import AutoencoderKLFlux2, Flux2Transformer2DModel
+    from diffusers import AutoencoderKLFlux2
 
     return make_parts(
-        scheduler=flow_match,
-        vae=partial(kl_autoencoder, model_class=AutoencoderKLFlux2),
-        text_encoder=qwen3_language_model,
-        tokenizer=qwen_tokenizer,
+        **{"scheduler": flow_match, "vae": partial(kl_autoencoder, model_class=AutoencoderKLFlux2)},
+        **{"text_encoder": qwen3_language_model, "tokenizer": qwen_tokenizer},
         transformer=partial(
             build_model,
-            Flux2Transformer2DModel,
+            "Flux2Transformer2DModel",
             32,
             **_sizes()
             | {
@@ -103,53 +84,39 @@ def _call(**changes: Any) -> dict[str, Any]:
 
 
 PIPELINES = (
-    describe("flux", "FluxPipeline", "text-to-image", _components, _call),
+    describe("flux FluxPipeline text-to-image", _components, _call),
     describe(
-        "flux-img2img",
-        "FluxImg2ImgPipeline",
-        "image-to-image",
+        "flux-img2img FluxImg2ImgPipeline image-to-image",
         _components,
         lambda: _call(image=draw_picture(11, 48), **REPAINT),
     ),
     describe(
-        "flux-inpaint",
-        "FluxInpaintPipeline",
-        "inpaint",
+        "flux-inpaint FluxInpaintPipeline inpaint",
         _components,
         lambda: _call(image=draw_picture(12, 48), mask_image=draw_mask(48), **REPAINT),
     ),
     describe(
-        "flux-fill",
-        "FluxFillPipeline",
-        "inpaint",
+        "flux-fill FluxFillPipeline inpaint",
         partial(_components, transformer=partial(_transformer, in_channels=48, out_channels=16)),
         lambda: _call(image=draw_picture(13, 48), mask_image=draw_mask(48)),
     ),
     describe(
-        "flux-kontext",
-        "FluxKontextPipeline",
-        "image-edit",
+        "flux-kontext FluxKontextPipeline image-edit",
         _kontext_components,
         lambda: _call(image=draw_picture(14, 192, 128), height=128, width=192),
     ),
     describe(
-        "flux-control",
-        "FluxControlPipeline",
-        "controlnet",
+        "flux-control FluxControlPipeline controlnet",
         partial(_components, transformer=partial(_transformer, in_channels=32, out_channels=16)),
         lambda: _call(control_image=draw_picture(15, 48)),
     ),
     describe(
-        "chroma",
-        "ChromaPipeline",
-        "text-to-image",
+        "chroma ChromaPipeline text-to-image",
         _chroma_components,
         partial(picture_call, max_sequence_length=48),
     ),
     describe(
-        "flux2-klein",
-        "Flux2KleinPipeline",
-        "image-edit",
+        "flux2-klein Flux2KleinPipeline image-edit",
         _klein_components,
         lambda: _call(
             image=[draw_picture(16, 96, 64), draw_picture(17, 64, 80)],

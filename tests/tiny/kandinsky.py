@@ -21,18 +21,12 @@ from tests.tiny.tokenizers import clip_tokenizer, qwen_vl_processor
 from tests.tiny.vision import clip_image_processor, clip_vision_encoder
 from tests.tiny.weights import build_model
 
-
-def _prior() -> Any:
-    from diffusers import PriorTransformer
-
-    return build_model(
-        PriorTransformer,
-        140,
-        num_attention_heads=2,
-        attention_head_dim=8,
-        embedding_dim=WIDTH,
-        num_layers=1,
-    )
+_prior = partial(
+    build_model,
+    "PriorTransformer",
+    140,
+    **{"num_attention_heads": 2, "attention_head_dim": 8, "embedding_dim": WIDTH, "num_layers": 1},
+)
 
 
 def _prior_components() -> dict[str, Any]:
@@ -41,8 +35,7 @@ def _prior_components() -> dict[str, Any]:
     return make_parts(
         prior=_prior,
         image_encoder=partial(clip_vision_encoder, image_size=224, patch_size=14),
-        text_encoder=clip_text_encoder_with_projection,
-        tokenizer=clip_tokenizer,
+        **{"text_encoder": clip_text_encoder_with_projection, "tokenizer": clip_tokenizer},
         image_processor=partial(clip_image_processor, 224),
         scheduler=partial(
             UnCLIPScheduler,
@@ -56,9 +49,7 @@ def _prior_components() -> dict[str, Any]:
 def _decoder_unet() -> Any:
     return stable_diffusion.unet(
         141,
-        out_channels=8,
-        addition_embed_type="image",
-        encoder_hid_dim=WIDTH,
+        **{"out_channels": 8, "addition_embed_type": "image", "encoder_hid_dim": WIDTH},
         encoder_hid_dim_type="image_proj",
         down_block_types=("ResnetDownsampleBlock2D", "SimpleCrossAttnDownBlock2D"),
         mid_block_type="UNetMidBlock2DSimpleCrossAttn",
@@ -67,20 +58,15 @@ def _decoder_unet() -> Any:
     )
 
 
-def _movq() -> Any:
-    from diffusers import VQModel
-
-    return build_model(
-        VQModel,
-        142,
-        block_out_channels=[32, 32],
-        down_block_types=["DownEncoderBlock2D", "AttnDownEncoderBlock2D"],
-        up_block_types=["AttnUpDecoderBlock2D", "UpDecoderBlock2D"],
-        latent_channels=4,
-        vq_embed_dim=4,
-        num_vq_embeddings=12,
-        norm_type="spatial",
-    )
+_movq = partial(
+    build_model,
+    "VQModel",
+    142,
+    block_out_channels=[32, 32],
+    down_block_types=["DownEncoderBlock2D", "AttnDownEncoderBlock2D"],
+    **{"up_block_types": ["AttnUpDecoderBlock2D", "UpDecoderBlock2D"], "latent_channels": 4},
+    **{"vq_embed_dim": 4, "num_vq_embeddings": 12, "norm_type": "spatial"},
+)
 
 
 def _components() -> dict[str, Any]:
@@ -88,24 +74,14 @@ def _components() -> dict[str, Any]:
     return prior | make_parts(unet=_decoder_unet, movq=_movq, scheduler=ddim)
 
 
-def _transformer5() -> Any:
-    from diffusers import Kandinsky5Transformer3DModel
-
-    return build_model(
-        Kandinsky5Transformer3DModel,
-        143,
-        in_visual_dim=4,
-        out_visual_dim=4,
-        in_text_dim=WIDTH,
-        in_text_dim2=WIDTH,
-        time_dim=16,
-        patch_size=(1, 2, 2),
-        model_dim=16,
-        ff_dim=32,
-        num_text_blocks=1,
-        num_visual_blocks=1,
-        axes_dims=(2, 2, 4),
-    )
+_transformer5 = partial(
+    build_model,
+    "Kandinsky5Transformer3DModel",
+    143,
+    **{"in_visual_dim": 4, "out_visual_dim": 4, "in_text_dim": WIDTH, "in_text_dim2": WIDTH},
+    **{"time_dim": 16, "patch_size": (1, 2, 2), "model_dim": 16, "ff_dim": 32},
+    **{"num_text_blocks": 1, "num_visual_blocks": 1, "axes_dims": (2, 2, 4)},
+)
 
 
 def _components5() -> dict[str, Any]:
@@ -113,33 +89,25 @@ def _components5() -> dict[str, Any]:
     return make_parts(
         transformer=_transformer5,
         vae=partial(flux_autoencoder, 4, block_out_channels=[2, 8, 8, 8]),
-        text_encoder=qwen25_vl_encoder,
-        tokenizer=qwen_vl_processor,
-        text_encoder_2=clip_text_encoder,
-        tokenizer_2=clip_tokenizer,
+        **{"text_encoder": qwen25_vl_encoder, "tokenizer": qwen_vl_processor},
+        **{"text_encoder_2": clip_text_encoder, "tokenizer_2": clip_tokenizer},
         scheduler=flow_match,
     )
 
 
 PIPELINES = (
     describe(
-        "kandinsky5-t2i",
-        "Kandinsky5T2IPipeline",
-        "text-to-image",
+        "kandinsky5-t2i Kandinsky5T2IPipeline text-to-image",
         _components5,
         partial(picture_call, height=64, width=64, max_sequence_length=32),
     ),
     describe(
-        "kandinsky-prior",
-        "KandinskyV22PriorPipeline",
-        "text-to-embedding",
+        "kandinsky-prior KandinskyV22PriorPipeline text-to-embedding",
         _prior_components,
         partial(picture_call, "height", "width"),
     ),
     describe(
-        "kandinsky",
-        "KandinskyV22CombinedPipeline",
-        "text-to-image",
+        "kandinsky KandinskyV22CombinedPipeline text-to-image",
         _components,
         partial(picture_call, height=64, width=128, prior_num_inference_steps=2),
     ),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tests.tiny.calls import video_call
@@ -13,48 +14,30 @@ from tests.tiny.text_encoders import WIDTH, t5_encoder
 from tests.tiny.tokenizers import t5_tokenizer
 from tests.tiny.weights import build_model
 
+_transformer = partial(
+    build_model,
+    "LTXVideoTransformer3DModel",
+    110,
+    **{"in_channels": 8, "out_channels": 8, "num_attention_heads": 4, "attention_head_dim": 8},
+    **{"cross_attention_dim": WIDTH, "caption_channels": WIDTH, "num_layers": 1},
+)
 
-def _transformer() -> Any:
-    from diffusers import LTXVideoTransformer3DModel
+_autoencoder = partial(
+    build_model,
+    "AutoencoderKLLTXVideo",
+    111,
+    **{"latent_channels": 8, "block_out_channels": (8, 8, 8, 8)},
+    **{"decoder_block_out_channels": (8, 8, 8, 8), "layers_per_block": (1, 1, 1, 1, 1)},
+    decoder_layers_per_block=(1, 1, 1, 1, 1),
+    spatio_temporal_scaling=(True, True, False, False),
+    **{"decoder_spatio_temporal_scaling": (True, True, False, False), "patch_size": 1},
+)
 
-    return build_model(
-        LTXVideoTransformer3DModel,
-        110,
-        in_channels=8,
-        out_channels=8,
-        num_attention_heads=4,
-        attention_head_dim=8,
-        cross_attention_dim=WIDTH,
-        caption_channels=WIDTH,
-        num_layers=1,
-    )
-
-
-def _autoencoder() -> Any:
-    from diffusers import AutoencoderKLLTXVideo
-
-    return build_model(
-        AutoencoderKLLTXVideo,
-        111,
-        latent_channels=8,
-        block_out_channels=(8, 8, 8, 8),
-        decoder_block_out_channels=(8, 8, 8, 8),
-        layers_per_block=(1, 1, 1, 1, 1),
-        decoder_layers_per_block=(1, 1, 1, 1, 1),
-        spatio_temporal_scaling=(True, True, False, False),
-        decoder_spatio_temporal_scaling=(True, True, False, False),
-        patch_size=1,
-    )
-
-
-def _components() -> dict[str, Any]:
-    return make_parts(
-        scheduler=flow_match,
-        vae=_autoencoder,
-        text_encoder=t5_encoder,
-        tokenizer=t5_tokenizer,
-        transformer=_transformer,
-    )
+_components = partial(
+    make_parts,
+    **{"scheduler": flow_match, "vae": _autoencoder, "text_encoder": t5_encoder},
+    **{"tokenizer": t5_tokenizer, "transformer": _transformer},
+)
 
 
 def _call(**changes: Any) -> dict[str, Any]:
@@ -62,18 +45,14 @@ def _call(**changes: Any) -> dict[str, Any]:
 
 
 PIPELINES = (
-    describe("ltx", "LTXPipeline", "text-to-video", _components, _call),
+    describe("ltx LTXPipeline text-to-video", _components, _call),
     describe(
-        "ltx-i2v",
-        "LTXImageToVideoPipeline",
-        "image-to-video",
+        "ltx-i2v LTXImageToVideoPipeline image-to-video",
         _components,
         lambda: _call(image=draw_picture(61, 64, 32)),
     ),
     describe(
-        "ltx-long",
-        "LTXI2VLongMultiPromptPipeline",
-        "image-to-video",
+        "ltx-long LTXI2VLongMultiPromptPipeline image-to-video",
         _components,
         lambda: _call(
             cond_image=draw_picture(62, 64, 32),

@@ -30,23 +30,17 @@ def _inputs(**changes: Any) -> dict[str, Any]:
 
 PIPELINES = (
     describe(
-        "marigold-depth",
-        "MarigoldDepthPipeline",
-        "depth",
+        "marigold-depth MarigoldDepthPipeline depth",
         partial(_components, prediction_type="depth"),
         partial(_inputs, output_uncertainty=True, ensemble_size=3),
     ),
     describe(
-        "marigold-normals",
-        "MarigoldNormalsPipeline",
-        "normals",
+        "marigold-normals MarigoldNormalsPipeline normals",
         partial(_components, prediction_type="normals"),
         _inputs,
     ),
     describe(
-        "marigold-intrinsics",
-        "MarigoldIntrinsicsPipeline",
-        "albedo-and-material",
+        "marigold-intrinsics MarigoldIntrinsicsPipeline albedo-and-material",
         partial(
             _components,
             prediction_type="intrinsics",

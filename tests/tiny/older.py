@@ -22,19 +22,13 @@ def _gligen_components() -> dict[str, Any]:
 
 
 def _text_decoder() -> Any:
-    from diffusers import UniDiffuserTextDecoder
     from torch.nn import Parameter
 
     decoder = build_model(
-        UniDiffuserTextDecoder,
+        "UniDiffuserTextDecoder",
         180,
-        prefix_length=77,
-        prefix_inner_dim=WIDTH,
-        prefix_hidden_dim=WIDTH,
-        vocab_size=VOCAB_SIZE,
-        n_positions=256,
-        n_embd=WIDTH,
-        n_layer=1,
+        **{"prefix_length": 77, "prefix_inner_dim": WIDTH, "prefix_hidden_dim": WIDTH},
+        **{"vocab_size": VOCAB_SIZE, "n_positions": 256, "n_embd": WIDTH, "n_layer": 1},
         n_head=2,
     )
     head = decoder.transformer.lm_head
@@ -43,33 +37,21 @@ def _text_decoder() -> Any:
 
 
 def _unidiffuser_components() -> dict[str, Any]:
-    from diffusers import DPMSolverMultistepScheduler, UniDiffuserModel
+    from diffusers import DPMSolverMultistepScheduler
 
     return make_parts(
-        vae=kl_autoencoder,
-        text_encoder=clip_text_encoder,
-        clip_tokenizer=clip_tokenizer,
-        image_encoder=clip_vision_encoder,
-        clip_image_processor=clip_image_processor,
-        text_tokenizer=gpt2_tokenizer,
+        **{"vae": kl_autoencoder, "text_encoder": clip_text_encoder},
+        **{"clip_tokenizer": clip_tokenizer, "image_encoder": clip_vision_encoder},
+        **{"clip_image_processor": clip_image_processor, "text_tokenizer": gpt2_tokenizer},
         text_decoder=_text_decoder,
         unet=partial(
             build_model,
-            UniDiffuserModel,
+            "UniDiffuserModel",
             181,
-            text_dim=WIDTH,
-            clip_img_dim=WIDTH,
-            num_text_tokens=77,
-            num_attention_heads=2,
-            attention_head_dim=8,
-            in_channels=4,
-            out_channels=4,
-            num_layers=2,
-            sample_size=16,
-            patch_size=2,
-            activation_fn="gelu",
-            num_embeds_ada_norm=1000,
-            norm_type="layer_norm",
+            **{"text_dim": WIDTH, "clip_img_dim": WIDTH, "num_text_tokens": 77},
+            **{"num_attention_heads": 2, "attention_head_dim": 8, "in_channels": 4},
+            **{"out_channels": 4, "num_layers": 2, "sample_size": 16, "patch_size": 2},
+            **{"activation_fn": "gelu", "num_embeds_ada_norm": 1000, "norm_type": "layer_norm"},
             use_patch_pos_embed=True,
         ),
         scheduler=partial(
@@ -79,21 +61,18 @@ def _unidiffuser_components() -> dict[str, Any]:
 
 
 def _dance_components() -> dict[str, Any]:
-    from diffusers import IPNDMScheduler, UNet1DModel
+    from diffusers import IPNDMScheduler
 
     return make_parts(
         scheduler=IPNDMScheduler,
         unet=partial(
             build_model,
-            UNet1DModel,
+            "UNet1DModel",
             182,
-            sample_size=512,
-            sample_rate=1600,
-            extra_in_channels=64,
+            **{"sample_size": 512, "sample_rate": 1600, "extra_in_channels": 64},
             block_out_channels=(32, 32),
             down_block_types=("DownBlock1DNoSkip", "DownBlock1D"),
-            up_block_types=("UpBlock1D", "UpBlock1DNoSkip"),
-            use_timestep_embedding=False,
+            **{"up_block_types": ("UpBlock1D", "UpBlock1DNoSkip"), "use_timestep_embedding": False},
         ),
     )
 
@@ -106,9 +85,7 @@ def _repaint_components() -> dict[str, Any]:
 
 PIPELINES = (
     describe(
-        "stable-diffusion-gligen",
-        "StableDiffusionGLIGENPipeline",
-        "layout-to-image",
+        "stable-diffusion-gligen StableDiffusionGLIGENPipeline layout-to-image",
         _gligen_components,
         lambda: picture_call(
             gligen_phrases=["a fox", "a tree"],
@@ -117,30 +94,21 @@ PIPELINES = (
         ),
     ),
     describe(
-        "unidiffuser",
-        "UniDiffuserPipeline",
-        "text-and-image",
+        "unidiffuser UniDiffuserPipeline text-and-image",
         _unidiffuser_components,
         lambda: {"num_inference_steps": 2, "guidance_scale": 3.0},
     ),
     describe(
-        "dance-diffusion",
-        "DanceDiffusionPipeline",
-        "unconditional-audio",
+        "dance-diffusion DanceDiffusionPipeline unconditional-audio",
         _dance_components,
         lambda: {"batch_size": 2, "num_inference_steps": 4, "audio_length_in_s": 0.25},
     ),
     describe(
-        "repaint",
-        "RePaintPipeline",
-        "inpaint",
+        "repaint RePaintPipeline inpaint",
         _repaint_components,
         lambda: {
-            "image": draw_picture(91),
-            "mask_image": draw_mask(),
-            "num_inference_steps": 4,
-            "jump_length": 2,
-            "jump_n_sample": 2,
+            **{"image": draw_picture(91), "mask_image": draw_mask(), "num_inference_steps": 4},
+            **{"jump_length": 2, "jump_n_sample": 2},
         },
     ),
 )

@@ -11,12 +11,8 @@ def ddim(**changes: Any) -> Any:
     from diffusers import DDIMScheduler
 
     config = {
-        "beta_start": 0.00085,
-        "beta_end": 0.012,
-        "beta_schedule": "scaled_linear",
-        "clip_sample": False,
-        "set_alpha_to_one": False,
-        "steps_offset": 1,
+        **{"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"},
+        **{"clip_sample": False, "set_alpha_to_one": False, "steps_offset": 1},
     }
     return DDIMScheduler(**(config | changes))
 

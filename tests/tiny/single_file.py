@@ -8,33 +8,19 @@ from pathlib import Path
 from typing import Any
 
 RESNET = {
-    "norm1": "in_layers.0",
-    "conv1": "in_layers.2",
-    "time_emb_proj": "emb_layers.1",
-    "norm2": "out_layers.0",
-    "conv2": "out_layers.3",
-    "conv_shortcut": "skip_connection",
+    **{"norm1": "in_layers.0", "conv1": "in_layers.2", "time_emb_proj": "emb_layers.1"},
+    **{"norm2": "out_layers.0", "conv2": "out_layers.3", "conv_shortcut": "skip_connection"},
 }
 UNET_ENDS = {
-    "conv_in": "input_blocks.0.0",
-    "time_embedding.linear_1": "time_embed.0",
-    "time_embedding.linear_2": "time_embed.2",
-    "conv_norm_out": "out.0",
-    "conv_out": "out.2",
-    "mid_block.resnets.0": "middle_block.0",
-    "mid_block.attentions.0": "middle_block.1",
+    **{"conv_in": "input_blocks.0.0", "time_embedding.linear_1": "time_embed.0"},
+    **{"time_embedding.linear_2": "time_embed.2", "conv_norm_out": "out.0", "conv_out": "out.2"},
+    **{"mid_block.resnets.0": "middle_block.0", "mid_block.attentions.0": "middle_block.1"},
     "mid_block.resnets.1": "middle_block.2",
 }
 VAE_PARTS = {
-    "mid_block.resnets.0": "mid.block_1",
-    "mid_block.attentions.0": "mid.attn_1",
-    "mid_block.resnets.1": "mid.block_2",
-    "conv_norm_out": "norm_out",
-    "group_norm": "norm",
-    "to_q": "q",
-    "to_k": "k",
-    "to_v": "v",
-    "to_out.0": "proj_out",
+    **{"mid_block.resnets.0": "mid.block_1", "mid_block.attentions.0": "mid.attn_1"},
+    **{"mid_block.resnets.1": "mid.block_2", "conv_norm_out": "norm_out", "group_norm": "norm"},
+    **{"to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "proj_out"},
     "conv_shortcut": "nin_shortcut",
 }
 

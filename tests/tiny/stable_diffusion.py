@@ -19,32 +19,24 @@ from tests.tiny.weights import build_model
 
 def _unet_config() -> dict[str, Any]:
     return {
-        "block_out_channels": (8, 16),
-        "layers_per_block": 1,
-        "norm_num_groups": 2,
-        "attention_head_dim": 4,
-        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+        **{"block_out_channels": (8, 16), "layers_per_block": 1, "norm_num_groups": 2},
+        **{"attention_head_dim": 4, "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D")},
         "cross_attention_dim": WIDTH,
     }
 
 
 def unet(seed: int = 20, **changes: Any) -> Any:
     """UNet2DConditionModel with one attention level."""
-    from diffusers import UNet2DConditionModel
 
     ups = {"up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"), "sample_size": 16}
-    return build_model(UNet2DConditionModel, seed, **(_unet_config() | ups | changes))
+    return build_model("UNet2DConditionModel", seed, **(_unet_config() | ups | changes))
 
 
 def components(**changes: Any) -> dict[str, Any]:
     """The parts of a Stable Diffusion 1 pipeline without a safety checker."""
     parts = {
-        "unet": unet,
-        "scheduler": ddim,
-        "vae": kl_autoencoder,
-        "text_encoder": clip_text_encoder,
-        "tokenizer": clip_tokenizer,
-        "safety_checker": None,
+        **{"unet": unet, "scheduler": ddim, "vae": kl_autoencoder},
+        **{"text_encoder": clip_text_encoder, "tokenizer": clip_tokenizer, "safety_checker": None},
         "feature_extractor": None,
     }
     return make_parts(**(parts | changes))
@@ -58,17 +50,17 @@ def bare_components(**changes: Any) -> dict[str, Any]:
 
 
 def _controlnet(seed: int = 21) -> Any:
-    from diffusers import ControlNetModel
-
     return build_model(
-        ControlNetModel, seed, conditioning_embedding_out_channels=(8, 16), **_unet_config()
+        "ControlNetModel", seed, conditioning_embedding_out_channels=(8, 16), **_unet_config()
     )
 
 
-def _adapter() -> Any:
-    from diffusers import T2IAdapter
-
-    return build_model(T2IAdapter, 26, channels=[8, 16], num_res_blocks=1, downscale_factor=2)
+_adapter = partial(
+    build_model,
+    "T2IAdapter",
+    26,
+    **{"channels": [8, 16], "num_res_blocks": 1, "downscale_factor": 2},
+)
 
 
 def _adapter_components() -> dict[str, Any]:
@@ -98,20 +90,12 @@ def _latent_upscale_components() -> dict[str, Any]:
     from diffusers import EulerDiscreteScheduler
 
     k_blocks = {
-        "act_fn": "gelu",
-        "norm_num_groups": None,
-        "conv_in_kernel": 1,
-        "conv_out_kernel": 1,
+        **{"act_fn": "gelu", "norm_num_groups": None, "conv_in_kernel": 1, "conv_out_kernel": 1},
         "down_block_types": ("KDownBlock2D", *3 * ("KCrossAttnDownBlock2D",)),
         "up_block_types": (*3 * ("KCrossAttnUpBlock2D",), "KUpBlock2D"),
-        "block_out_channels": (32, 32, 64, 64),
-        "attention_head_dim": 8,
-        "mid_block_type": None,
-        "in_channels": 8,
-        "out_channels": 5,
-        "resnet_time_scale_shift": "scale_shift",
-        "time_embedding_type": "fourier",
-        "timestep_post_act": "gelu",
+        **{"block_out_channels": (32, 32, 64, 64), "attention_head_dim": 8, "mid_block_type": None},
+        **{"in_channels": 8, "out_channels": 5, "resnet_time_scale_shift": "scale_shift"},
+        **{"time_embedding_type": "fourier", "timestep_post_act": "gelu"},
         "time_cond_proj_dim": 128 + WIDTH,
     }
     return bare_components(
@@ -129,45 +113,29 @@ def _variation_components() -> dict[str, Any]:
 
 
 PIPELINES = (
+    describe("stable-diffusion StableDiffusionPipeline text-to-image", components, picture_call),
     describe(
-        "stable-diffusion",
-        "StableDiffusionPipeline",
-        "text-to-image",
-        components,
-        picture_call,
-    ),
-    describe(
-        "stable-diffusion-checked",
-        "StableDiffusionPipeline",
-        "text-to-image",
+        "stable-diffusion-checked StableDiffusionPipeline text-to-image",
         partial(components, safety_checker=safety_checker, feature_extractor=clip_image_processor),
         picture_call,
     ),
     describe(
-        "stable-diffusion-img2img",
-        "StableDiffusionImg2ImgPipeline",
-        "image-to-image",
+        "stable-diffusion-img2img StableDiffusionImg2ImgPipeline image-to-image",
         components,
         lambda: picture_call(*SIZE, image=draw_picture(1, 48), **REPAINT),
     ),
     describe(
-        "stable-diffusion-inpaint",
-        "StableDiffusionInpaintPipeline",
-        "inpaint",
+        "stable-diffusion-inpaint StableDiffusionInpaintPipeline inpaint",
         partial(components, unet=partial(unet, in_channels=9)),
         lambda: picture_call(image=draw_picture(2, 48), mask_image=draw_mask(48)),
     ),
     describe(
-        "stable-diffusion-controlnet",
-        "StableDiffusionControlNetPipeline",
-        "controlnet",
+        "stable-diffusion-controlnet StableDiffusionControlNetPipeline controlnet",
         partial(components, controlnet=_controlnet),
         lambda: picture_call(image=draw_picture(3, 48), controlnet_conditioning_scale=0.7),
     ),
     describe(
-        "stable-diffusion-two-controlnets",
-        "StableDiffusionControlNetPipeline",
-        "controlnet",
+        "stable-diffusion-two-controlnets StableDiffusionControlNetPipeline controlnet",
         lambda: components(controlnet=[_controlnet(), _controlnet(24)]),
         lambda: picture_call(
             image=[draw_picture(8, 48), draw_picture(9, 48)],
@@ -176,51 +144,37 @@ PIPELINES = (
         ),
     ),
     describe(
-        "stable-diffusion-adapter",
-        "StableDiffusionAdapterPipeline",
-        "controlnet",
+        "stable-diffusion-adapter StableDiffusionAdapterPipeline controlnet",
         _adapter_components,
         lambda: picture_call(image=draw_picture(10, 48), adapter_conditioning_scale=0.7),
     ),
     describe(
-        "stable-diffusion-pag",
-        "StableDiffusionPAGPipeline",
-        "text-to-image",
+        "stable-diffusion-pag StableDiffusionPAGPipeline text-to-image",
         partial(components, pag_applied_layers=["mid"]),
         partial(picture_call, pag_scale=2.5),
     ),
     describe(
-        "stable-diffusion-instruct-pix2pix",
-        "StableDiffusionInstructPix2PixPipeline",
-        "image-edit",
+        "stable-diffusion-instruct-pix2pix StableDiffusionInstructPix2PixPipeline image-edit",
         partial(components, unet=partial(unet, in_channels=8)),
         lambda: picture_call(*SIZE, image=draw_picture(4, 48), image_guidance_scale=1.3),
     ),
     describe(
-        "stable-diffusion-upscale",
-        "StableDiffusionUpscalePipeline",
-        "upscale",
+        "stable-diffusion-upscale StableDiffusionUpscalePipeline upscale",
         _upscale_components,
         lambda: picture_call(*SIZE, image=draw_picture(5, 24, 16), noise_level=20),
     ),
     describe(
-        "stable-diffusion-latent-upscale",
-        "StableDiffusionLatentUpscalePipeline",
-        "upscale",
+        "stable-diffusion-latent-upscale StableDiffusionLatentUpscalePipeline upscale",
         _latent_upscale_components,
         lambda: picture_call(*SIZE, image=draw_picture(6, 128, 64)),
     ),
     describe(
-        "stable-diffusion-image-variation",
-        "StableDiffusionImageVariationPipeline",
-        "image-to-image",
+        "stable-diffusion-image-variation StableDiffusionImageVariationPipeline image-to-image",
         _variation_components,
         lambda: picture_call("prompt", "negative_prompt", image=draw_picture(7, 48)),
     ),
     describe(
-        "stable-diffusion-ldm3d",
-        "StableDiffusionLDM3DPipeline",
-        "text-to-image-and-depth",
+        "stable-diffusion-ldm3d StableDiffusionLDM3DPipeline text-to-image-and-depth",
         partial(
             components,
             vae=partial(kl_autoencoder, in_channels=6, out_channels=6),
@@ -229,9 +183,7 @@ PIPELINES = (
         picture_call,
     ),
     describe(
-        "latent-consistency",
-        "LatentConsistencyModelPipeline",
-        "text-to-image",
+        "latent-consistency LatentConsistencyModelPipeline text-to-image",
         _consistency_components,
         partial(picture_call, "negative_prompt"),
     ),

@@ -34,12 +34,9 @@ _REFINER_UNET = _XL_UNET | {"projection_class_embeddings_input_dim": WIDTH + 5 *
 
 def _components(unet: dict[str, Any] = _XL_UNET, **changes: Any) -> dict[str, Any]:
     parts = {
-        "unet": partial(stable_diffusion.unet, 22, **unet),
-        "scheduler": ddim,
-        "vae": kl_autoencoder,
-        "text_encoder": clip_text_encoder,
-        "text_encoder_2": clip_text_encoder_with_projection,
-        "tokenizer": clip_tokenizer,
+        **{"unet": partial(stable_diffusion.unet, 22, **unet), "scheduler": ddim},
+        **{"vae": kl_autoencoder, "text_encoder": clip_text_encoder},
+        **{"text_encoder_2": clip_text_encoder_with_projection, "tokenizer": clip_tokenizer},
         "tokenizer_2": clip_tokenizer,
     }
     return make_parts(**(parts | changes))
@@ -47,42 +44,25 @@ def _components(unet: dict[str, Any] = _XL_UNET, **changes: Any) -> dict[str, An
 
 def _sd3_sizes() -> dict[str, Any]:
     return {
-        "sample_size": 16,
-        "patch_size": 2,
-        "in_channels": 4,
-        "out_channels": 4,
-        "num_layers": 2,
-        "attention_head_dim": 8,
-        "num_attention_heads": 4,
-        "caption_projection_dim": WIDTH,
-        "joint_attention_dim": 2 * WIDTH,
-        "pooled_projection_dim": 2 * WIDTH,
-        "pos_embed_max_size": 32,
+        **{"sample_size": 16, "patch_size": 2, "in_channels": 4, "out_channels": 4},
+        **{"num_layers": 2, "attention_head_dim": 8, "num_attention_heads": 4},
+        **{"caption_projection_dim": WIDTH, "joint_attention_dim": 2 * WIDTH},
+        **{"pooled_projection_dim": 2 * WIDTH, "pos_embed_max_size": 32},
     }
 
 
-def _transformer() -> Any:
-    from diffusers import SD3Transformer2DModel
-
-    return build_model(SD3Transformer2DModel, 23, **_sd3_sizes())
+_transformer = partial(build_model, "SD3Transformer2DModel", 23, **_sd3_sizes())
 
 
-def _controlnet() -> Any:
-    from diffusers import SD3ControlNetModel
-
-    return build_model(SD3ControlNetModel, 25, **_sd3_sizes())
+_controlnet = partial(build_model, "SD3ControlNetModel", 25, **_sd3_sizes())
 
 
 def _sd3_components(**changes: Any) -> dict[str, Any]:
     parts = {
-        "transformer": _transformer,
-        "scheduler": flow_match,
-        "vae": flux_autoencoder,
-        "text_encoder": clip_text_encoder_with_projection,
-        "tokenizer": clip_tokenizer,
+        **{"transformer": _transformer, "scheduler": flow_match, "vae": flux_autoencoder},
+        **{"text_encoder": clip_text_encoder_with_projection, "tokenizer": clip_tokenizer},
         "text_encoder_2": partial(clip_text_encoder_with_projection, 1),
-        "tokenizer_2": clip_tokenizer,
-        "text_encoder_3": partial(t5_encoder, d_model=2 * WIDTH),
+        **{"tokenizer_2": clip_tokenizer, "text_encoder_3": partial(t5_encoder, d_model=2 * WIDTH)},
         "tokenizer_3": t5_tokenizer,
     }
     return make_parts(**(parts | changes))
@@ -90,44 +70,32 @@ def _sd3_components(**changes: Any) -> dict[str, Any]:
 
 PIPELINES = (
     describe(
-        "sdxl",
-        "StableDiffusionXLPipeline",
-        "text-to-image",
+        "sdxl StableDiffusionXLPipeline text-to-image",
         _components,
         partial(picture_call, prompt_2="oil on canvas", original_size=(64, 96)),
     ),
     describe(
-        "sdxl-img2img",
-        "StableDiffusionXLImg2ImgPipeline",
-        "image-to-image",
+        "sdxl-img2img StableDiffusionXLImg2ImgPipeline image-to-image",
         partial(_components, _REFINER_UNET, requires_aesthetics_score=True),
         lambda: picture_call(*SIZE, image=draw_picture(8, 48), aesthetic_score=5.5, **REPAINT),
     ),
     describe(
-        "sdxl-inpaint",
-        "StableDiffusionXLInpaintPipeline",
-        "inpaint",
+        "sdxl-inpaint StableDiffusionXLInpaintPipeline inpaint",
         _components,
         lambda: picture_call(image=draw_picture(9, 48), mask_image=draw_mask(48), **REPAINT),
     ),
     describe(
-        "stable-diffusion-3",
-        "StableDiffusion3Pipeline",
-        "text-to-image",
+        "stable-diffusion-3 StableDiffusion3Pipeline text-to-image",
         _sd3_components,
         partial(picture_call, max_sequence_length=48),
     ),
     describe(
-        "stable-diffusion-3-img2img",
-        "StableDiffusion3Img2ImgPipeline",
-        "image-to-image",
+        "stable-diffusion-3-img2img StableDiffusion3Img2ImgPipeline image-to-image",
         _sd3_components,
         lambda: picture_call(image=draw_picture(10, 48), **REPAINT),
     ),
     describe(
-        "stable-diffusion-3-controlnet",
-        "StableDiffusion3ControlNetPipeline",
-        "controlnet",
+        "stable-diffusion-3-controlnet StableDiffusion3ControlNetPipeline controlnet",
         partial(_sd3_components, controlnet=_controlnet),
         lambda: picture_call(control_image=draw_picture(18, 48)),
     ),

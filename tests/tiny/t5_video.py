@@ -17,29 +17,19 @@ from tests.tiny.weights import build_model
 
 
 def _mochi_components() -> dict[str, Any]:
-    from diffusers import AutoencoderKLMochi, MochiTransformer3DModel
-
     return make_parts(
-        scheduler=flow_match,
-        text_encoder=t5_encoder,
-        tokenizer=t5_tokenizer,
+        **{"scheduler": flow_match, "text_encoder": t5_encoder, "tokenizer": t5_tokenizer},
         transformer=partial(
             build_model,
-            MochiTransformer3DModel,
+            "MochiTransformer3DModel",
             170,
-            patch_size=2,
-            num_attention_heads=2,
-            attention_head_dim=8,
-            num_layers=2,
-            pooled_projection_dim=16,
-            in_channels=12,
-            text_embed_dim=WIDTH,
-            time_embed_dim=4,
-            max_sequence_length=32,
+            **{"patch_size": 2, "num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 2},
+            **{"pooled_projection_dim": 16, "in_channels": 12, "text_embed_dim": WIDTH},
+            **{"time_embed_dim": 4, "max_sequence_length": 32},
         ),
         vae=partial(
             build_model,
-            AutoencoderKLMochi,
+            "AutoencoderKLMochi",
             171,
             encoder_block_out_channels=(32, 32, 32, 32),
             decoder_block_out_channels=(32, 32, 32, 32),
@@ -49,65 +39,39 @@ def _mochi_components() -> dict[str, Any]:
 
 
 def _latte_components() -> dict[str, Any]:
-    from diffusers import LatteTransformer3DModel
-
     return make_parts(
-        scheduler=ddim,
-        vae=kl_autoencoder,
-        text_encoder=t5_encoder,
+        **{"scheduler": ddim, "vae": kl_autoencoder, "text_encoder": t5_encoder},
         tokenizer=partial(t5_tokenizer, 120),
         transformer=partial(
             build_model,
-            LatteTransformer3DModel,
+            "LatteTransformer3DModel",
             172,
-            sample_size=16,
-            video_length=4,
-            num_layers=1,
-            patch_size=2,
-            num_attention_heads=2,
-            attention_head_dim=12,
-            caption_channels=WIDTH,
-            in_channels=4,
-            out_channels=8,
-            cross_attention_dim=24,
-            norm_type="ada_norm_single",
-            norm_elementwise_affine=False,
+            **{"sample_size": 16, "video_length": 4, "num_layers": 1, "patch_size": 2},
+            **{"num_attention_heads": 2, "attention_head_dim": 12, "caption_channels": WIDTH},
+            **{"in_channels": 4, "out_channels": 8, "cross_attention_dim": 24},
+            **{"norm_type": "ada_norm_single", "norm_elementwise_affine": False},
         ),
     )
 
 
 def _skyreels_components() -> dict[str, Any]:
-    from diffusers import SkyReelsV2Transformer3DModel
-
     return make_parts(
-        scheduler=flow_unipc,
-        vae=wan_autoencoder,
-        text_encoder=umt5_encoder,
+        **{"scheduler": flow_unipc, "vae": wan_autoencoder, "text_encoder": umt5_encoder},
         tokenizer=t5_tokenizer,
-        transformer=partial(build_model, SkyReelsV2Transformer3DModel, 173, **transformer_sizes()),
+        transformer=partial(
+            build_model, "SkyReelsV2Transformer3DModel", 173, **transformer_sizes()
+        ),
     )
 
 
 PIPELINES = (
     describe(
-        "mochi",
-        "MochiPipeline",
-        "text-to-video",
-        _mochi_components,
-        partial(video_call, num_frames=7),
+        "mochi MochiPipeline text-to-video", _mochi_components, partial(video_call, num_frames=7)
     ),
     describe(
-        "latte",
-        "LattePipeline",
-        "text-to-video",
+        "latte LattePipeline text-to-video",
         _latte_components,
         partial(video_call, "num_frames", "max_sequence_length", video_length=4),
     ),
-    describe(
-        "skyreels-v2",
-        "SkyReelsV2Pipeline",
-        "text-to-video",
-        _skyreels_components,
-        video_call,
-    ),
+    describe("skyreels-v2 SkyReelsV2Pipeline text-to-video", _skyreels_components, video_call),
 )

@@ -15,15 +15,9 @@ def _clip_config(**changes: Any) -> Any:
     from transformers import CLIPTextConfig
 
     config = {
-        "vocab_size": VOCAB_SIZE,
-        "bos_token_id": 512,
-        "eos_token_id": 513,
-        "pad_token_id": 513,
-        "hidden_size": WIDTH,
-        "intermediate_size": 37,
-        "projection_dim": WIDTH,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
+        **{"vocab_size": VOCAB_SIZE, "bos_token_id": 512, "eos_token_id": 513, "pad_token_id": 513},
+        **{"hidden_size": WIDTH, "intermediate_size": 37, "projection_dim": WIDTH},
+        **{"num_attention_heads": 4, "num_hidden_layers": 2},
     }
     return CLIPTextConfig(**(config | changes))
 
@@ -42,13 +36,8 @@ def clip_text_encoder_with_projection(seed: int = 2, **changes: Any) -> Any:
 
 def _t5_sizes(**changes: Any) -> dict[str, Any]:
     sizes = {
-        "vocab_size": VOCAB_SIZE,
-        "d_model": WIDTH,
-        "d_kv": 8,
-        "d_ff": 37,
-        "num_layers": 2,
-        "num_heads": 4,
-        "feed_forward_proj": "gated-gelu",
+        **{"vocab_size": VOCAB_SIZE, "d_model": WIDTH, "d_kv": 8, "d_ff": 37, "num_layers": 2},
+        **{"num_heads": 4, "feed_forward_proj": "gated-gelu"},
     }
     return sizes | changes
 
@@ -69,13 +58,8 @@ def gemma2_encoder(seed: int = 4) -> Any:
     from transformers import Gemma2Config, Gemma2Model
 
     config = Gemma2Config(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=WIDTH,
-        intermediate_size=37,
-        head_dim=8,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_hidden_layers=2,
+        **{"vocab_size": VOCAB_SIZE, "hidden_size": WIDTH, "intermediate_size": 37, "head_dim": 8},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2},
         max_position_embeddings=1024,
     )
     return randomize(Gemma2Model(config), seed)
@@ -95,12 +79,8 @@ def t5_gemma_encoder(seed: int = 21) -> Any:
 
 def _decoder_sizes() -> dict[str, Any]:
     return {
-        "vocab_size": VOCAB_SIZE,
-        "hidden_size": WIDTH,
-        "intermediate_size": 37,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        **{"vocab_size": VOCAB_SIZE, "hidden_size": WIDTH, "intermediate_size": 37},
+        **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
         "max_position_embeddings": 4096,
     }
 
@@ -119,12 +99,8 @@ def _qwen25_vl_config() -> Any:
     return Qwen2_5_VLConfig(
         text_config=_decoder_sizes() | {"rope_parameters": rope},
         vision_config={
-            "depth": 1,
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_heads": 2,
-            "out_hidden_size": WIDTH,
-            "fullatt_block_indexes": [0],
+            **{"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2},
+            **{"out_hidden_size": WIDTH, "fullatt_block_indexes": [0]},
         },
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
@@ -172,12 +148,8 @@ def gemma3_language_model(seed: int = 18) -> Any:
     config = Gemma3Config(
         text_config=_decoder_sizes() | {"head_dim": 8},
         vision_config={
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 28,
-            "patch_size": 14,
+            **{"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1},
+            **{"num_attention_heads": 2, "image_size": 28, "patch_size": 14},
         },
         mm_tokens_per_image=4,
         image_token_index=VOCAB_SIZE - 1,

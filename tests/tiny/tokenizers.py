@@ -87,9 +87,7 @@ def qwen_vl_processor() -> Any:
     """
     from transformers import PaddleOCRVLProcessor, Qwen2VLImageProcessorPil
 
-    images = Qwen2VLImageProcessorPil(
-        size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112},
-    )
+    images = Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112})
     return PaddleOCRVLProcessor(image_processor=images, tokenizer=qwen_tokenizer())
 
 

@@ -11,18 +11,13 @@ from tests.tiny.weights import build_model
 
 
 def unet(**changes: Any) -> Any:
-    from diffusers import UNet2DModel
-
     config = {
-        "sample_size": 16,
-        "block_out_channels": (8, 16),
-        "layers_per_block": 1,
-        "norm_num_groups": 2,
-        "attention_head_dim": 4,
+        **{"sample_size": 16, "block_out_channels": (8, 16), "layers_per_block": 1},
+        **{"norm_num_groups": 2, "attention_head_dim": 4},
         "down_block_types": ("DownBlock2D", "AttnDownBlock2D"),
         "up_block_types": ("AttnUpBlock2D", "UpBlock2D"),
     }
-    return build_model(UNet2DModel, 80, **(config | changes))
+    return build_model("UNet2DModel", 80, **(config | changes))
 
 
 def _ddpm_components() -> dict[str, Any]:
@@ -48,23 +43,17 @@ def _consistency_components() -> dict[str, Any]:
 
 PIPELINES = (
     describe(
-        "ddpm",
-        "DDPMPipeline",
-        "unconditional",
+        "ddpm DDPMPipeline unconditional",
         _ddpm_components,
         lambda: {"batch_size": 2, "num_inference_steps": 2},
     ),
     describe(
-        "ddim",
-        "DDIMPipeline",
-        "unconditional",
+        "ddim DDIMPipeline unconditional",
         _ddim_components,
         lambda: {"batch_size": 2, "num_inference_steps": 2, "eta": 0.5},
     ),
     describe(
-        "consistency-model",
-        "ConsistencyModelPipeline",
-        "class-to-image",
+        "consistency-model ConsistencyModelPipeline class-to-image",
         _consistency_components,
         lambda: {"batch_size": 2, "class_labels": [3, 5], "num_inference_steps": 2},
     ),

@@ -13,13 +13,8 @@ SIZE = 32
 
 def _vision_sizes(**changes: Any) -> dict[str, Any]:
     sizes = {
-        "hidden_size": WIDTH,
-        "intermediate_size": 37,
-        "projection_dim": WIDTH,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "image_size": SIZE,
-        "patch_size": 8,
+        **{"hidden_size": WIDTH, "intermediate_size": 37, "projection_dim": WIDTH},
+        **{"num_hidden_layers": 2, "num_attention_heads": 4, "image_size": SIZE, "patch_size": 8},
     }
     return sizes | changes
 

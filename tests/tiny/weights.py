@@ -12,8 +12,12 @@ Model = TypeVar("Model")
 _KEPT = ("concept_embeds_weights", "special_care_embeds_weights")
 
 
-def build_model(model_class: type[Model], seed: int = 0, /, **config: Any) -> Model:
-    """A model of diffusers or transformers with random weights, in evaluation mode."""
+def build_model(model_class: type[Any] | str, seed: int = 0, /, **config: Any) -> Any:
+    """A model with random weights, in evaluation mode; diffusers has the class of a name."""
+    if isinstance(model_class, str):
+        import diffusers
+
+        model_class = getattr(diffusers, model_class)
     return randomize(model_class(**config), seed)
 
 

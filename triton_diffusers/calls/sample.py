@@ -12,7 +12,7 @@ import numpy as np
 
 from triton_diffusers.calls import values
 from triton_diffusers.config.options import ServeConfig
-from triton_diffusers.contract import MEDIA, Kind, is_reserved, reserved_hint
+from triton_diffusers.contract import FRAME_COUNTS, MEDIA, Kind, is_reserved, reserved_hint
 from triton_diffusers.errors import ConfigError, RequestError, one_line, unknown
 from triton_diffusers.media.pixels import Array
 from triton_diffusers.pipelines.signature import Parameter, Signature
@@ -29,9 +29,7 @@ OWN_SIDE, FRAMES, SAMPLES = 512, 9, 16000
 """Made-up media: pixels where the pipeline's own size holds, frames (4n+1, 8n+1), sound."""
 SECONDS = ("audio_end_in_s", "audio_length_in_s", "audio_duration", "audio_duration_s")
 SMALL: Mapping[str, Any] = {
-    "num_frames": FRAMES,
-    "frames": FRAMES,
-    "video_length": FRAMES,
+    **dict.fromkeys(FRAME_COUNTS, FRAMES),
     "processing_resolution": 0,  # that of the picture
     **dict.fromkeys(SECONDS, 1.0),
 }
@@ -223,7 +221,7 @@ def _draw(p: Parameter, kwargs: Mapping[str, Any], sample: Sample) -> Any:
 
 
 def _frames(kwargs: Mapping[str, Any]) -> int:
-    asked = (kwargs.get(n) for n in ("num_frames", "frames", "video_length"))
+    asked = (kwargs.get(n) for n in FRAME_COUNTS)
     return next((n for n in asked if isinstance(n, int)), FRAMES)
 
 

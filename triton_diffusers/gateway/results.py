@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from PIL import Image
 
 from triton_diffusers.client import Result
-from triton_diffusers.contract import AUDIO_FIELDS
+from triton_diffusers.contract import AUDIO_FIELDS, FRAME_COUNTS
 from triton_diffusers.gateway.errors import ApiError
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.fields import Asked
@@ -39,7 +39,7 @@ async def check_video(model: Model, asked: Asked, result: Result, sizes: SizeMem
     if asked.size is not None and asked.size != size:
         raise sizes.learn(model, asked.size, asked.keywords, size, warnings)
     notes = [*asked.notes, *warnings]
-    if asked.keywords.get("num_frames", frames) != frames:
+    if asked.keywords.get(FRAME_COUNTS[0], frames) != frames:
         notes.append(f"num_frames: {asked.keywords['num_frames']} sent, {frames} made")
     if not has_sound and any(name in result.arrays for name in AUDIO_FIELDS):
         notes.append("the model also made sound, which the video's file does not hold")

@@ -6,7 +6,7 @@ the model besides, by name, as OpenAI's clients send `extra_body`.
 """
 
 import json
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -16,10 +16,14 @@ from pydantic import (
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    create_model,
     model_validator,
 )
 
+from triton_diffusers.config.options import options, traits
+from triton_diffusers.config.text import option_type
 from triton_diffusers.gateway.errors import invalid
+from triton_diffusers.gateway.settings import ChatContent
 
 NO_UNICODE = "a text in it is no valid Unicode (half of a surrogate pair); send characters"
 
@@ -67,8 +71,8 @@ Positive = Annotated[float, BeforeValidator(_no_flag), Field(gt=0, allow_inf_nan
 JsonObject = Annotated[dict[str, Any], BeforeValidator(_read_object)]
 
 
-class Fields(BaseModel):
-    """What every generating endpoint takes. Nothing that is left out gets a value here."""
+class _Inputs(BaseModel):
+    """What comes first of `Fields`."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -87,9 +91,27 @@ class Fields(BaseModel):
     guidance_scale: Number | None = None
     true_cfg_scale: Number | None = None
     seed: Whole | None = Field(None, description="left out: drawn, and told in the answer")
-    generator_device: str | None = None
-    boundary_ratio: Number | None = None
-    flow_shift: Number | None = None
+
+
+LOADED: dict[str, Any] = {
+    option.name: ({float: Number, int: Whole}.get(kind := option_type(option), kind) | None, None)
+    for option in options()
+    if traits(option).in_requests
+}
+"""Fields that name what is loaded."""
+
+if TYPE_CHECKING:
+
+    class _Loaded(_Inputs):
+        """The fields of `LOADED` are not among these: only their declarations name them."""
+
+else:
+    _Loaded = create_model("_Loaded", __base__=_Inputs, **LOADED)
+
+
+class Fields(_Loaded):
+    """What every generating endpoint takes. Nothing that is left out gets a value here."""
+
     user: str | None = None
     extra_params: JsonObject | None = None
     extra_args: JsonObject | None = None
@@ -189,6 +211,13 @@ class ImagePart(BaseModel):
     image_url: ImageUrl
 
 
+class ChatImage(ImagePart):
+    """A picture of an answer, where LiteLLM, OpenRouter and their clients read it."""
+
+    type: Literal["image_url"] = "image_url"
+    index: int
+
+
 class SimplePart(BaseModel):
     """A text or a picture in a message, as some of vLLM-Omni's clients write it."""
 
@@ -226,13 +255,20 @@ class ChatCompletion(ImageFields):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     num_outputs_per_prompt: Annotated[int, BeforeValidator(_no_flag), Field(ge=1)] | None = None
     response_format: Any = Field(None, description="ignored: the answer holds data: URLs")
+    chat_content: ChatContent | None = Field(
+        None, description="where `content` has the pictures; left out: --chat-content decides; ours"
+    )
 
 
 class ChatMessage(BaseModel):
-    """The answer's pictures, each as {"type": "image_url", "image_url": {"url": "data:..."}}."""
+    """The answer's pictures, each as {"type": "image_url", "image_url": {"url": "data:..."}}.
+
+    content: a text, empty or with the pictures in Markdown, or the pictures once more.
+    """
 
     role: Literal["assistant"] = "assistant"
-    content: list[ImagePart]
+    content: str | list[ImagePart]
+    images: list[ChatImage]
 
 
 class ChatChoice(BaseModel):

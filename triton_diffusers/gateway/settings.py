@@ -2,7 +2,7 @@
 """What the operator sets: options of `builder gateway`, or TRITON_DIFFUSERS_GATEWAY_* variables."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -10,6 +10,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 MIB = 2**20
 LONGEST_S = 10**9
 """Some thirty years: times in microseconds, and what is added to a clock, stay numbers."""
+
+ChatContent = Literal["list", "images", "markdown"]
+"""What `content` of a chat's answer is: the pictures as parts, an empty text, or Markdown."""
 
 Listed = Annotated[tuple[str, ...], NoDecode]
 """Several texts; in a variable they are separated by commas."""
@@ -53,6 +56,12 @@ class Settings(BaseSettings):
         description="longest time for one call of a model; none: no limit",
     )
     fetch_hosts: Listed = Field((), description="hosts that images may be fetched from; none")
+    chat_content: Literal["auto", ChatContent] = Field(
+        "auto",
+        description="`content` of a chat's answer: list (parts, as vLLM-Omni), images (empty: the "
+        "pictures are in message.images alone) or markdown; auto: list where the request has an "
+        "extra_body, as vLLM-Omni's clients send it, else images",
+    )
     cors_origins: Listed = Field((), description="origins whose pages may call; none")
     allow_host: Listed = Field(
         (),

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from triton_diffusers.contract import IMAGE_COUNTS, SEED
+from triton_diffusers.contract import IMAGE_COUNTS, SEED, STEPS
 from triton_diffusers.gateway.errors import ApiError, invalid
 from triton_diffusers.gateway.models import Model
 
@@ -25,7 +25,7 @@ LARGEST = 2**14
 REMEMBERED = 1024
 """Things kept, of all models together; the oldest is forgotten."""
 
-FREE = ("num_inference_steps", SEED.name, *IMAGE_COUNTS)
+FREE = (STEPS, SEED.name, *IMAGE_COUNTS)
 """Whole numbers that say nothing about the size."""
 
 

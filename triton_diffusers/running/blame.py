@@ -12,7 +12,7 @@ from typing import Any
 
 from triton_diffusers.calls.arguments import Call
 from triton_diffusers.calls.sample import ADAPTER, NEEDED, first_that_works
-from triton_diffusers.contract import BYTES_SUFFIX, MEDIA, Kind
+from triton_diffusers.contract import BYTES_SUFFIX, MEDIA, STEPS, Kind
 from triton_diffusers.errors import RequestError
 from triton_diffusers.pipelines.denoisers import denoisers
 from triton_diffusers.pipelines.failures import is_refusal
@@ -175,7 +175,7 @@ def _counts_differ(call: Call, loaded: LoadedPipeline) -> str:
 def _no_step_left(call: Call, loaded: LoadedPipeline) -> str | None:
     """Name the arguments where they leave no step to do: pipelines do strength x steps of them."""
     asked = {}
-    for name in ("strength", "num_inference_steps"):
+    for name in ("strength", STEPS):
         parameter = loaded.signature.parameters.get(name)
         if parameter is None:
             return None

@@ -52,7 +52,7 @@ def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = write_entries(folder, ENTRIES)
     call = ("--diffusers-call-kwargs", json.dumps(DEMO_CALL))
     add_entry(repository, "demo", DEMO, *call, "--decoupled")
-    with start_server(repository, log=folder / "server.log", exit_timeout_s=5) as running:
+    with start_server(repository, log=folder / "server.log", exit_timeout_s=0) as running:
         load_all(running, ["demo", *ENTRIES])
         yield running
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import httpx
 
 from builder.tritonserver.server import Server
+from tests.waiting import wait_for as wait_for
 
 T = TypeVar("T")
 
@@ -78,11 +78,3 @@ def total(text: str, name: str, labels: dict[str, str]) -> float:
             if labels.items() <= given.items():
                 found += float(value)
     return found
-
-
-def wait_for(condition: Callable[[], Any], within_s: float = 20.0) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.05)

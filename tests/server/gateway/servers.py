@@ -28,5 +28,5 @@ def serve_entries(folder: Path, entries: Mapping[str, tuple[str, ...]]) -> Itera
         add_demo(folder, name, *options)
     names = sorted(path.name for path in (folder / "models").iterdir())
     log = folder / "server.log"
-    with start_server(folder / "models", names, log=log, exit_timeout_s=5) as server:
+    with start_server(folder / "models", names, log=log, exit_timeout_s=0) as server:
         yield server

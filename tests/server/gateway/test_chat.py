@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import httpx
+import litellm
 import numpy as np
 import openai
 import pytest
@@ -33,7 +34,7 @@ def post(url: str, content: Any = PROMPT, **body: Any) -> httpx.Response:
 def pictures_in(answer: dict[str, Any]) -> list[list[np.ndarray]]:
     """The pictures of each choice."""
     return [
-        [pixels_of(part["image_url"]["url"]) for part in choice["message"]["content"]]
+        [pixels_of(part["image_url"]["url"]) for part in choice["message"]["images"]]
         for choice in answer["choices"]
     ]
 
@@ -74,6 +75,44 @@ def test_several_are_parts_of_one_choice_or_choices_where_n_asks_for_choices(gat
     assert np.array_equal(parts[0], [choice[0] for choice in choices])
 
 
+@pytest.mark.parametrize(
+    ("sent", "form"),
+    [
+        (SEVEN, "images"),
+        ({"extra_body": SEVEN}, "list"),
+        ({"extra_body": SEVEN, "chat_content": "images"}, "images"),
+        (SEVEN | {"chat_content": "list"}, "list"),
+        (SEVEN | {"chat_content": "markdown", "n": 2}, "markdown"),
+    ],
+)
+def test_content_is_a_text_or_a_list_and_images_are_always_there(
+    gateway: str, sent: dict[str, Any], form: str
+) -> None:
+    for choice in post(gateway, **sent).json()["choices"]:
+        message = choice["message"]
+        (image,) = message["images"]
+        assert image.pop("index") == 0
+        url = image["image_url"]["url"]
+        wanted = {"images": "", "list": [image], "markdown": f"![picture]({url})"}
+        assert message["content"] == wanted[form]
+
+
+def test_litellm_completes_and_streams(gateway: str, seven: np.ndarray) -> None:
+    asked: dict[str, Any] = {
+        "model": "openai/demo",
+        "api_base": f"{gateway}/v1",
+        "api_key": "none",
+        "messages": [{"role": "user", "content": PROMPT}],
+        "timeout": TIMEOUT_S,
+        "extra_body": SEVEN,
+    }
+    (image,) = litellm.completion(**asked).choices[0].message.images
+    assert np.array_equal(pixels_of(image["image_url"]["url"]), seven)
+    deltas = [chunk.choices[0].delta for chunk in litellm.completion(**asked, stream=True)]
+    (image,) = next(delta.images for delta in deltas if getattr(delta, "images", None))
+    assert np.array_equal(pixels_of(image["image_url"]["url"]), seven)
+
+
 def test_size_as_text_or_as_height_and_width(gateway: str) -> None:
     by_size = post(gateway, extra_body=SEVEN | {"size": "48x64"}).json()
     by_sides = post(gateway, extra_body=SEVEN | {"width": 48, "height": 64}).json()
@@ -109,12 +148,14 @@ def test_the_openai_client_reads_answers_and_streams(gateway: str, seven: np.nda
     }
     with openai.OpenAI(base_url=f"{gateway}/v1", api_key="none", max_retries=0) as client:
         whole = client.chat.completions.create(**asked)
-        (part,) = whole.choices[0].message.content
+        assert whole.choices[0].message.content == ""
+        (part,) = whole.choices[0].message.images
         assert np.array_equal(pixels_of(part["image_url"]["url"]), seven)
         chunks = list(client.chat.completions.create(**asked, stream=True))
         with pytest.raises(openai.BadRequestError, match="Did you mean 'guidance_scale'"):
             client.chat.completions.create(**asked | {"extra_body": {"guidence_scale": 3}})
-    (part,) = chunks[0].choices[0].delta.content
+    assert chunks[0].choices[0].delta.content == ""
+    (part,) = chunks[0].choices[0].delta.images
     assert np.array_equal(pixels_of(part["image_url"]["url"]), seven)
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, "stop"]
     assert chunks[-1].model_extra["seed"] == 7

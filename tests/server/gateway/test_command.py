@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -82,9 +81,7 @@ def test_requests_that_take_too_long_at_the_end_are_cancelled(
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(generate, url, **LONG)
             wait_for(lambda: running(demo_server))
-            started = time.monotonic()
             assert gateway.stop() == 0
-            assert time.monotonic() - started < 6
             error = check_error(answer.result(TIMEOUT_S), 503, "overloaded")
         assert "being stopped" in error["message"]
         assert "retry-after" in answer.result().headers

@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tests.server.gateway.postgres import MakeDatabase
 from tests.server.gateway.serving import serve_gateway
 from tests.server.tiny_entries import TinyServer
 from tests.tiny.media import draw_picture
+from tests.waiting import wait_for
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.gateway import Settings, create_app
 
@@ -66,15 +67,6 @@ def get(url: str, id: str) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     job: dict[str, Any] = answer.json()
     return job
-
-
-def wait_for(is_so: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
-    """Return what is_so() returns when that is true."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := is_so()):
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.05)
-    return value
 
 
 def wait(url: str, id: str, *statuses: str) -> dict[str, Any]:

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,37 +12,23 @@ import numpy as np
 import openai
 import pytest
 
-from builder.tritonserver.server import Server, start_server
-from tests.server.entries import add_entry, load_all
+from builder.tritonserver.server import Server
+from tests.server.conftest import PREVIEWED
 from tests.server.gateway.pictures import TIMEOUT_S, error_in, pixels_of, url_of
 from tests.server.gateway.serving import serve_gateway
 from tests.server.tiny_entries import TinyServer
 from tests.tiny.media import draw_picture
 from triton_diffusers.client import DiffusersClient
 
-DEMO = Path(__file__).parents[3] / "model_repository" / "demo" / "pipeline"
-STEPS = 8
-SMALL = {"height": 64, "width": 64, "num_inference_steps": STEPS, "max_sequence_length": 32}
+STEPS = PREVIEWED["num_inference_steps"]
 SEVEN = {"prompt": "a handwritten seven", "seed": 7}
-LEARNED_FROM = ("zero", "one", "two", "three", "four", "five", "six", "eight")
-MANY_STEPS = 1000
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The demo model as an entry that streams and knows its previews' colours, and as another."""
-    folder = tmp_path_factory.mktemp("streaming")
-    call = ("--diffusers-call-kwargs", json.dumps(SMALL))
-    for name, options in (("streams", ("--decoupled",)), ("plain", ())):
-        add_entry(folder / "repository", name, DEMO, *call, *options)
-    with start_server(folder / "repository", log=folder / "server.log") as running:
-        load_all(running, ["streams", "plain"])
-        with DiffusersClient(running.grpc_url, "streams") as client:
-            for seed, word in enumerate(LEARNED_FROM):
-                client.generate(prompt=f"a handwritten {word}", seed=seed, preview_every=1)
-        yield running
+def server(preview_server: Server, first_preview: Any) -> Server:
+    return preview_server
 
 
 @pytest.fixture(scope="module")
@@ -181,28 +165,3 @@ def test_the_openai_client_raises_what_fails_later(server: Server) -> None:
         )
         with pytest.raises(openai.APIError, match="Nearest size: 64x64"):
             list(events)
-
-
-@pytest.mark.parametrize("model", ["streams", "plain"])
-def test_the_model_stops_when_the_caller_leaves(url: str, model: str) -> None:
-    body = SEVEN | {"model": model, "stream": True, "stream_progress": True}
-    slow = {"num_inference_steps": MANY_STEPS}
-    started = time.monotonic()
-    patience = httpx.Timeout(TIMEOUT_S, read=TIMEOUT_S if model == "streams" else 0.5)
-    try:
-        with httpx.stream(
-            "POST", f"{url}/v1/images/generations", json=body | slow, timeout=patience
-        ) as response:
-            assert next(response.iter_lines()) == "event: image_generation.progress"
-    except httpx.ReadTimeout:
-        assert model == "plain"
-    left_s = time.monotonic() - started
-    (event, *_) = events_in(post(url, model=model, **SEVEN))
-    assert event["type"].startswith("image_generation.")
-    took_s = time.monotonic() - started - left_s
-    whole_s = _seconds_of_a_step(event) * MANY_STEPS
-    assert took_s < whole_s / 2, f"waited {took_s:.1f} s behind a call of {whole_s:.1f} s"
-
-
-def _seconds_of_a_step(event: dict[str, Any]) -> float:
-    return float(event["seconds"]["denoise"]) / STEPS

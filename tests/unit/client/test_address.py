@@ -3,8 +3,6 @@
 
 import asyncio
 import re
-import socket
-import threading
 
 import pytest
 
@@ -15,9 +13,6 @@ from triton_diffusers.client import (
     ServerUnavailable,
 )
 from triton_diffusers.client.address import PROTOCOLS, read_address
-
-GRPC_GREETING = b"\0\0\x06\x04\0\0\0\0\0\0\x05\0\x40\0\0"
-"""The SETTINGS frame that a gRPC server sends first."""
 
 
 def url_of(url, protocol, ssl=False):
@@ -80,35 +75,3 @@ def test_a_closed_client_says_so(protocol):
     with pytest.raises(ServerUnavailable, match="the client is closed"):
         client.generate(prompt="a")
     client.close()
-
-
-@pytest.mark.parametrize(
-    ("protocol", "greeting", "spoken"),
-    [("http", GRPC_GREETING, "gRPC"), ("grpc", b"HTTP/1.1 505 No\r\n\r\n", "HTTP")],
-)
-def test_a_port_of_the_other_protocol_is_named(protocol, greeting, spoken):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        opened = []
-
-        def greet():
-            while True:
-                try:
-                    opened.append(listener.accept()[0])
-                    opened[-1].sendall(greeting)
-                    opened[-1].shutdown(socket.SHUT_WR)
-                except OSError:
-                    return
-
-        thread = threading.Thread(target=greet, daemon=True)
-        thread.start()
-        url = f"127.0.0.1:{listener.getsockname()[1]}"
-        refused = pytest.raises(ServerUnavailable, match=f"seems to speak {spoken}")
-        with DiffusersClient(url, "demo", protocol) as client, refused as caught:
-            client.generate(prompt="a", timeout_s=10)
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
-    for connection in opened:
-        connection.close()
-    assert str(caught.value).isprintable()
-    assert "8001" in str(caught.value)
-    assert "8000" in str(caught.value)

@@ -56,12 +56,10 @@ def test_unknown_total_and_shrinking() -> None:
 
 
 def test_short_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_progress, "FIRST_S", 5.0)
+    monkeypatch.setattr(load_progress, "FIRST_S", 3600.0)
     lines: list[str] = []
-    started = time.monotonic()
     with progress(lines.append, lambda: "x", lambda: 0):
         pass
-    assert time.monotonic() - started < 1
     assert lines == []
 
 

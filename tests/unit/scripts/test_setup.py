@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -64,9 +63,7 @@ def test_set_up_again_only_when_something_changed(checkout):
     assert "making" in output
     assert "installed in" in output
     assert json.loads(stamp(checkout).read_text())["extras"] == ["server"]
-    started = time.monotonic()
     assert setup(checkout) == (0, "")
-    assert time.monotonic() - started < 10
     # without any Python but its own
     assert setup(checkout, env={"PATH": "/usr/bin:/bin", "PYTHON": "/nowhere"}) == (0, "")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request hears that the end of the gateway cuts off."""
+"""503 for requests cut off at shutdown."""
 
 import asyncio
 

@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from triton_diffusers.client.errors import DiffusersClientError, InvalidRequest
 from triton_diffusers.client.request import build_inputs
-from triton_diffusers.contract import DRAWN_SEEDS, FPS, SEED, VIDEO_FORMATS
+from triton_diffusers.contract import DRAWN_SEEDS, FPS, FRAME_COUNTS, SEED, VIDEO_FORMATS
 from triton_diffusers.gateway.errors import from_client, invalid
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.fields import (
@@ -34,8 +34,6 @@ REFERENCES = ("input_reference", "image_reference")
 """Fields that hold a picture or a video; which of the model's inputs it is, its content says."""
 
 RATES = (FPS.name, "frame_rate")
-FRAME_COUNTS = ("num_frames", "video_length")
-"""The pipelines' own names for the length, the usual one first."""
 
 MAX_FRAMES = 2**31
 

@@ -25,6 +25,7 @@ from triton_diffusers.gateway.schemas import (
     ChatAnswer,
     ChatChoice,
     ChatCompletion,
+    ChatImage,
     ChatMessage,
     ImageFields,
     ImagePart,
@@ -33,6 +34,7 @@ from triton_diffusers.gateway.schemas import (
     SimplePart,
     TextPart,
 )
+from triton_diffusers.gateway.settings import ChatContent
 from triton_diffusers.gateway.state import State, state_of
 
 router = APIRouter(tags=["chat"])
@@ -65,18 +67,16 @@ def describe_chat(
     """Make the JSON answer: one message with every picture; with `n`, a choice for each."""
     file_format = asked.keywords[OUTPUT_FORMAT.name]
     size = check_size(model, asked, result, state.sizes)
-    parts = [
-        ImagePart(type="image_url", image_url=ImageUrl(url=data_url(file, file_format)))
-        for file in result.media
-    ]
-    contents = [[part] for part in parts] if body.n is not None else [parts]
+    urls = [data_url(file, file_format) for file in result.media]
+    messages = [[url] for url in urls] if body.n is not None else [urls]
+    form = _content_form(state, body)
     return ChatAnswer(
         id=f"chatcmpl-{uuid.uuid4().hex}",
         created=int(time.time()),
         model=model.name,
         choices=[
-            ChatChoice(index=index, message=ChatMessage(content=content))
-            for index, content in enumerate(contents)
+            ChatChoice(index=index, message=_message(form, its_urls))
+            for index, its_urls in enumerate(messages)
         ],
         seed=result.seeds[0] if result.seeds else None,
         seeds=result.seeds,
@@ -84,6 +84,26 @@ def describe_chat(
         seconds=result.info.get("seconds", {}),
         notes=[*asked.notes, *result.info.get("warnings", ())],
     )
+
+
+def _content_form(state: State, body: ChatCompletion) -> ChatContent:
+    """Return what `content` is. vLLM-Omni's clients, which want a list, send their extra_body."""
+    form = body.chat_content or state.settings.chat_content
+    if form == "auto":
+        return "images" if body.extra_body is None else "list"
+    return form
+
+
+def _message(form: ChatContent, urls: list[str]) -> ChatMessage:
+    """Make a message of pictures: always in `images`, which most clients read."""
+    parts = [ImageUrl(url=url) for url in urls]
+    content: str | list[ImagePart] = ""
+    if form == "list":
+        content = [ImagePart(type="image_url", image_url=part) for part in parts]
+    elif form == "markdown":
+        content = "\n\n".join(f"![picture]({url})" for url in urls)
+    images = [ChatImage(image_url=part, index=index) for index, part in enumerate(parts)]
+    return ChatMessage(content=content, images=images)
 
 
 async def _find(state: State, name: str | None) -> Model:
@@ -102,7 +122,9 @@ async def _find(state: State, name: str | None) -> Model:
 async def _read(state: State, model: Model, body: ChatCompletion) -> Asked:
     """Make fields of the messages, and keywords of all fields."""
     (prompt, images, notes) = read_messages(body.messages)
-    sent = body.model_dump(exclude_unset=True, exclude={"messages", "response_format"})
+    sent = body.model_dump(
+        exclude_unset=True, exclude={"messages", "response_format", "chat_content"}
+    )
     for name, value in (("prompt", prompt), ("image", images)):
         if value and sent.get(name) is not None:
             raise invalid(f"'{name}' is sent twice: as a field, and in a message", name)

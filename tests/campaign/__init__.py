@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Campaigns against real servers: kills, stalls, floods and fuzz (scripts/campaign.py)."""
