@@ -80,7 +80,7 @@ def test_what_a_caller_sent_is_refused(models: Path, case: str) -> None:
 def test_a_tiny_picture_for_kontext(models: Path) -> None:
     loaded = load_tiny(models, KONTEXT)
     with pytest.raises(RequestError):
-        _run(loaded, height=4, width=4, image=np.zeros((1, 4, 4, 3), np.uint8))
+        _run(loaded, height=1, width=1, image=np.zeros((1, 32, 32, 3), np.uint8))
 
 
 @pytest.mark.parametrize(

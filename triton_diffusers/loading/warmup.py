@@ -111,8 +111,9 @@ def tried_options(config: ServeConfig) -> list[str]:
 
 def left_out(pipeline: Any) -> list[str]:
     """Return the components that a pipeline lacks and its class does not call optional."""
-    optional = type(pipeline)._optional_components
-    return [n for n, part in pipeline.components.items() if part is None and n not in optional]
+    cls = type(pipeline)
+    needed = set(cls._get_signature_keys(cls)[0]) - set(cls._optional_components)
+    return [n for n, part in pipeline.components.items() if part is None and n in needed]
 
 
 def _cannot_do_without(missing: list[str], error: Exception) -> ConfigError:
@@ -139,13 +140,13 @@ def _trial(
     try:
         call({}, small=True)
     except Exception as error:
-        if missing:
-            raise _cannot_do_without(missing, error) from None
         if is_refusal(error, started=False) and not is_of_a_scheduler(error):
             return [
                 f"parameters {names} were not tried: the pipeline takes no made-up call "
                 f"({one_line(error)[:300]}); give 'warmup' a call that it takes"
             ]
+        if missing:
+            raise _cannot_do_without(missing, error) from None
         raise ConfigError(
             f"with {names} a small call fails: {one_line(error)[:500]}; change them, or, where the "
             f"made-up call itself does not suit the model, give 'warmup' one that does"

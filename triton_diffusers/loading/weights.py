@@ -84,7 +84,7 @@ def _left_out(cls: Any, index: Mapping[str, Any]) -> dict[str, None]:
     """
     expected, _ = cls._get_signature_keys(cls)
     empty = {name for name, value in index.items() if value in (None, [None, None])}
-    return dict.fromkeys(sorted(empty & set(expected)))
+    return dict.fromkeys(sorted(empty & set(expected) - set(cls._optional_components)))
 
 
 def _refuse_own_code(folder: Path, index: Mapping[str, Any]) -> None:

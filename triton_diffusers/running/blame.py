@@ -12,7 +12,7 @@ from typing import Any
 
 from triton_diffusers.calls.arguments import Call
 from triton_diffusers.calls.sample import ADAPTER, NEEDED, first_that_works
-from triton_diffusers.contract import BYTES_SUFFIX, MEDIA, STEPS, Kind
+from triton_diffusers.contract import BYTES_SUFFIX, MEDIA, SEED, STEPS, Kind
 from triton_diffusers.errors import RequestError
 from triton_diffusers.pipelines.denoisers import denoisers
 from triton_diffusers.pipelines.failures import is_refusal
@@ -98,7 +98,8 @@ def _own_values(call: Call, loaded: LoadedPipeline) -> dict[str, Any]:
     return {
         p.name: call.kwargs[p.argument]
         for p in loaded.signature.parameters.values()
-        if p.argument in call.kwargs and not (p.name in entry and p.kind not in MEDIA)
+        if p.argument in call.kwargs and p.name != SEED.name
+        if p.name not in entry or p.kind in MEDIA
         if p.kind is not Kind.TEXT or call.kwargs[p.argument] is None
     } | {
         name: call.kwargs[p.argument]
