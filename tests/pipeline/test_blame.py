@@ -62,7 +62,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "three scales": (
         NETS,
         SMALL | {"image_bytes": UNEVEN, "controlnet_conditioning_scale": np.array([0.5, 1, 7])},
-        "controlnet_conditioning_scale",
+        "3 elements for 2 controlnets; send one, or one per controlnet",
     ),
 }
 
@@ -102,6 +102,6 @@ def test_a_fault_of_the_model_stays_one(models: Path, fault: Exception) -> None:
 def test_what_fails_with_every_call_is_no_callers(models: Path) -> None:
     loaded = load_tiny(models, SD)
     loaded.pipeline.tokenizer = None
-    with pytest.raises(TypeError):
+    with pytest.raises(AttributeError):
         _run(loaded, **SMALL, clip_skip=1)
     assert loaded.has_worked == [False]
