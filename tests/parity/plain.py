@@ -62,7 +62,7 @@ def _run(call: PlainCall) -> PlainResult:
     diffusers.utils.logging.set_verbosity_error()
     diffusers.utils.logging.disable_progress_bar()
     torch.set_num_threads(call.threads)
-    cls = getattr(diffusers, call.pipeline_class or class_of(call.folder))
+    cls = getattr(diffusers, call.pipeline_class or "DiffusionPipeline")
     pipeline = cls.from_pretrained(call.folder, dtype=torch.float32, **call.load_kwargs)
     pipeline.set_progress_bar_config(disable=True)
     if call.scheduler is not None:
@@ -71,7 +71,7 @@ def _run(call: PlainCall) -> PlainResult:
         pipeline.scheduler = made
     arguments = {name: _as_tensor(value) for name, value in call.inputs.items()}
     torch.manual_seed(call.seeds[0])
-    arguments |= _chosen(inspect.signature(cls.__call__).parameters, call.seeds)
+    arguments |= _chosen(inspect.signature(type(pipeline).__call__).parameters, call.seeds)
     started = time.perf_counter()
     output = pipeline(**arguments)
     return PlainResult(read_output(output), time.perf_counter() - started)

@@ -218,7 +218,7 @@ ATTACKS = (
     Attack(
         "library-of-component",
         both(component("evil", "Evil"), code("unet/evil.py", "Evil")),
-        ("'unet'",),
+        ("'unet'", *OWN_CODE),
     ),
     Attack(
         "pipeline-as-component",
@@ -227,7 +227,7 @@ ATTACKS = (
             edit("unet/model_index.json", _class_name=["evil", "Evil"]),
             code("unet/evil.py", "Evil"),
         ),
-        ("'unet'",),
+        ("'unet'", *OWN_CODE),
     ),
     Attack(
         "auto-map",

@@ -20,7 +20,7 @@ from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Reg
 from tests.pipeline.loaded import draw, read_digits
 from tests.tiny import TINY, save
 from triton_diffusers.attention.backends import BACKENDS, NATIVE, chain
-from triton_diffusers.attention.choice import ENVIRONMENT, choose_attention
+from triton_diffusers.attention.choice import ENVIRONMENT, WITHOUT_MASK, choose_attention
 from triton_diffusers.attention.recorded import capture_inputs
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
@@ -71,6 +71,10 @@ def _load(models: Path, model: str, backend: str, **options: Any) -> LoadedPipel
     return load_pipeline(
         ServeConfig(model=model, attention_backend=backend, **options), models, "cpu"
     )
+
+
+def _texts(prompts: list[str]) -> np.ndarray:
+    return np.array([text.encode() for text in prompts], np.object_)
 
 
 def _used(loaded: LoadedPipeline) -> dict[str, set[str]]:
@@ -168,13 +172,45 @@ def test_auto_is_native_on_a_cpu(models: Path) -> None:
     assert np.array_equal(draw(loaded), draw(_load(models, "flux", NATIVE)))
 
 
-def test_a_backend_without_masks_is_refused_where_two_prompts_need_one(models: Path) -> None:
-    loaded = _load(models, "qwen-image", "FLASH_ATTN,_native_math")
-    assert loaded.facts["attention_backend"] == "_native_math"
-    (attempt,) = loaded.facts["attention_attempts"]
-    assert attempt["backend"] == "_native_flash"
-    assert "attn_mask" in attempt["reason"]
-    assert loaded.warnings == ()
+def test_a_backend_without_masks_serves_the_calls_that_have_none(models: Path) -> None:
+    """Two prompts of different length have a mask, one has none."""
+    for _ in range(2):  # a second load in the process finds the same
+        loaded = _load(models, "qwen-image", "FLASH_ATTN,_native_math")
+        assert loaded.facts["attention_backend"] == f"_native_flash{WITHOUT_MASK}"
+        assert "attention_attempts" not in loaded.facts
+        assert loaded.warnings == ()
+    assert _used(loaded) == {"transformer": {"_native_flash"}}
+    native = _load(models, "qwen-image", NATIVE)
+    flash = Registry._backends[AttentionBackendName("_native_flash")]
+    for prompts, mask in ((["a"], False), (["a", "a cat in a red hat on a mat"], True)):
+        masks: list[bool] = []
+
+        def seen(*args: Any, masks: list[bool] = masks, **kwargs: Any) -> Any:
+            masks.append(kwargs.get("attn_mask") is not None)
+            return flash(*args, **kwargs)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(Registry._backends, AttentionBackendName("_native_flash"), seen)
+            drawn = draw(loaded, prompt=_texts(prompts)).astype(int)
+        assert masks
+        assert set(masks) == {mask}
+        assert np.abs(drawn - draw(native, prompt=_texts(prompts))).max() <= 2
+
+
+def test_a_backend_without_masks_is_refused_where_all_calls_have_one(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Registry._backends[AttentionBackendName("flex")]
+
+    def never(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError("`attn_mask` is not supported")
+
+    with monkeypatch.context() as patch:
+        _break(patch, "flex", never)
+        loaded = _load(models, "qwen-image", "flex")
+        assert loaded.facts["attention_backend"] == NATIVE
+        assert "attn_mask" in loaded.facts["attention_attempts"][0]["reason"]
+    assert Registry._backends[AttentionBackendName("flex")] is own
 
 
 def test_on_nvidia_every_link_of_the_chain_is_tried(
@@ -193,11 +229,8 @@ def test_on_nvidia_every_link_of_the_chain_is_tried(
         assert attempt["reason"] == f"package {package} is not installed"
     assert loaded.facts["attention_backend"] == "_native_flash"
     masked = _load(models, "qwen-image", "auto")
-    assert masked.facts["attention_backend"] == NATIVE
-    assert [a.get("denoiser") for a in masked.facts["attention_attempts"]] == [
-        *([None] * len(attempts)),
-        "transformer",
-    ]
+    assert masked.facts["attention_backend"] == f"_native_flash{WITHOUT_MASK}"
+    assert masked.facts["attention_attempts"] == attempts
     assert not any("attention" in text for text in masked.warnings)
 
 

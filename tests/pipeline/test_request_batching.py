@@ -277,6 +277,7 @@ def test_a_pipeline_without_prompts_is_refused(models: Path) -> None:
     ("options", "words"),
     [
         ({"request_batching": True, "step_batching": True}, "cannot be used together"),
+        ({"gpu_lock": "one", "step_batching": True}, "'gpu_lock' and 'step_batching' cannot be"),
         ({"max_batch": 4}, "'max_batch' has no effect without request_batching or step_batching"),
         ({"request_batching": True, "max_in_flight": 4}, "'max_in_flight' has no effect without"),
     ],

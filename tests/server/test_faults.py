@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ from tritonclient.utils import InferenceServerException
 from builder.tritonserver.server import Server, start_server
 from tests import tiny
 from tests.server.entries import SMALL, add_entry, load_all
+from tests.server.test_metrics import scrape, until, value
 from tests.server.wire import BROKEN_STATUS, BUSY_STATUS, PROTOCOLS, connect, infer, refusal
 
 FAULTY = Path(__file__).with_name("faulty.py")
@@ -24,6 +27,8 @@ ENTRIES: dict[str, tuple[str, ...]] = {
     "alone": (),
     "together": ("--request-batching", "--max-batch", "4"),
     "watched": ("--stuck-after-s", "1.5"),
+    "sharing": ("--gpu-lock", "card"),
+    "sharing_too": ("--gpu-lock", "card"),
 }
 GOOD = {"prompt": "a fox", "seed": 1}
 BOTH = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -174,3 +179,40 @@ def test_lower_priorities_overtake_those_that_wait(server: Server) -> None:
         for future in (running, *waiting):
             future.result(60)
     assert done.index(1) < done.index(5)
+
+
+def test_entries_share_a_gpu_in_turns_and_a_dead_one_lets_go(server: Server) -> None:
+    """The last test here: Triton does not let go of a dead model that was sent a request."""
+
+    def waits() -> bool:
+        return value(scrape(server), "gpu_lock_waiting", model="sharing_too") == 1
+
+    with connect(server, "grpc") as client:
+        wanted = infer(client, "grpc", "alone", GOOD)["images"]
+        assert "gpu_lock" in _seconds(infer(client, "grpc", "sharing", GOOD))
+    with ThreadPoolExecutor(2) as pool, connect(server, "grpc") as own:
+        stuck = pool.submit(_outcome, server, "sharing", GOOD | {"prompt": "stuck", "seed": 2})
+        assert until(lambda: value(scrape(server), "running", model="sharing") == 1)
+        _, message = refusal(own, "grpc", "sharing_too", GOOD, timeout=500_000)
+        assert "timeout" in message  # before the other's 6 s of each step are over
+        assert not stuck.done()
+        waiting = pool.submit(_outcome, server, "sharing_too", GOOD)
+        assert until(waits)
+        (holder,) = (stub for stub in server.stubs() if stub.model == "sharing")
+        os.kill(holder.pid, signal.SIGKILL)
+        outputs = waiting.result(60)
+        np.testing.assert_array_equal(outputs["images"], wanted)
+        assert _seconds(outputs)["gpu_lock"] > 0
+        assert until(lambda: not waits())
+
+
+def _seconds(outputs: dict[str, Any]) -> dict[str, float]:
+    return dict(json.loads(outputs["info"][0])["seconds"])
+
+
+def _outcome(server: Server, model: str, inputs: dict[str, Any]) -> Any:
+    with connect(server, "grpc") as client:
+        try:
+            return infer(client, "grpc", model, inputs)
+        except InferenceServerException as error:
+            return error

@@ -65,6 +65,18 @@ def gemma2_encoder(seed: int = 4) -> Any:
     return randomize(Gemma2Model(config), seed)
 
 
+def t5_gemma_encoder(seed: int = 21) -> Any:
+    """Build PRX's text encoder, whose file of configuration is that of the whole T5Gemma."""
+    from transformers.models.t5gemma.configuration_t5gemma import T5GemmaConfig
+    from transformers.models.t5gemma.modeling_t5gemma import T5GemmaEncoder
+
+    sizes = _decoder_sizes() | {"head_dim": 8, "query_pre_attn_scalar": 8}
+    config = T5GemmaConfig(encoder=sizes, decoder=sizes)
+    encoder = randomize(T5GemmaEncoder(config.encoder), seed)
+    encoder.config = config
+    return encoder
+
+
 def _decoder_sizes() -> dict[str, Any]:
     return {
         **{"vocab_size": VOCAB_SIZE, "hidden_size": WIDTH, "intermediate_size": 37},

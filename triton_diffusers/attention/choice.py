@@ -20,6 +20,9 @@ from triton_diffusers.pipelines.signature import Signature
 ENVIRONMENT = "DIFFUSERS_ATTN_BACKEND"
 """The variable with which diffusers itself takes another backend; `native` leaves it its say."""
 
+WITHOUT_MASK = ", native with masks"
+"""What is told of a backend that takes no mask: calls that pass one have native attention."""
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -83,13 +86,15 @@ def choose_attention(
     with Probe(pipeline, found, signature, call_kwargs, device) as probe:
         chosen = {n: _choose_one(n, config, probe, platform_of(device), attempts) for n in found}
         active = {name: backend for name, backend in chosen.items() if backend}
+        divided = probe.with_masks_native & active.keys()
         lost = [name for name in found if name not in active]
         probe.set_native(lost)
     for name, backend in active.items():
         notes += probe.notes(name, backend)
     if lost or not found:
         notes.append(_fall_back(config, lost, attempts))
-    return AttentionChoice(_told(found, active), tuple(attempts), tuple(notes))
+    told = {n: f"{b}{WITHOUT_MASK}" if n in divided else b for n, b in active.items()}
+    return AttentionChoice(_told(found, told), tuple(attempts), tuple(notes))
 
 
 def _choose_one(

@@ -21,6 +21,8 @@ from triton_diffusers.pipelines.notices import collected
 from triton_diffusers.pipelines.signature import Signature
 
 LONGEST_REASON = 300
+MASK = "attn_mask"
+"""What diffusers calls it, also where a backend says that it takes none."""
 
 
 class Probe:
@@ -40,6 +42,8 @@ class Probe:
         self._inputs: dict[str, list[Inputs]] | None = None
         self._native: dict[str, list[tuple[Inputs, list[Any]]]] = {}
         self._why_not = ""
+        self.with_masks_native: set[str] = set()
+        """Denoisers whose backend takes no mask: attention with one is PyTorch's own there."""
 
     def __enter__(self) -> "Probe":
         return self
@@ -64,12 +68,28 @@ class Probe:
     def try_backend(self, name: str, backend: str, tolerance: Tolerance) -> str | None:
         """Give a denoiser a backend if that runs and agrees with native attention.
 
+        A backend that takes no mask serves the calls that pass none, where there are such.
         Returns None, or the reason why not; the denoiser then is as before.
         """
+        with _registered(backend) as functions:
+            functions.set(functions.own)
+            reason = self._tried(name, backend, tolerance)
+            if reason is None or MASK not in reason:
+                return reason
+            functions.set(functions.unmasked())
+            if self._tried(name, backend, tolerance, unmasked=True) is not None:
+                return reason
+            functions.keep()
+        self.with_masks_native.add(name)
+        return None
+
+    def _tried(
+        self, name: str, backend: str, tolerance: Tolerance, unmasked: bool = False
+    ) -> str | None:
         before = [(p, p._attention_backend) for p in _processors(self._denoisers[name])]
         try:
             with _no_trace(self._device), collected([]):
-                reason = self._compare(name, backend, tolerance)
+                reason = self._compare(name, backend, tolerance, unmasked)
         except Exception as error:
             reason = one_line(error)[:LONGEST_REASON].rstrip(".")
         if reason is not None:
@@ -95,18 +115,21 @@ class Probe:
             f"layers of {name}; the others take none"
         ]
 
-    def _compare(self, name: str, backend: str, tolerance: Tolerance) -> str | None:
+    def _compare(self, name: str, backend: str, tolerance: Tolerance, unmasked: bool) -> str | None:
+        """unmasked: it is enough that one of the calls has attention without a mask."""
         denoiser = self._denoisers[name]
         pairs = self._with_native(name)
         _set_backend(denoiser, backend)
+        used = False
         for inputs, native in pairs:
-            with _calls_counted(backend) as calls:
+            with _calls_seen(backend) as masked:
                 outputs = _run(denoiser, inputs)
-            if not calls:
+            if not masked:
                 return "none of the attention layers used it"
+            used = used or not unmasked or not all(masked)
             if reason := _difference(outputs, native, _allowed(denoiser, native, tolerance)):
                 return reason
-        return None
+        return None if used else "all attention of this model has a mask"
 
     def _with_native(self, name: str) -> list[tuple[Inputs, list[Any]]]:
         """Return the inputs of a denoiser, each with what it gives for them with native attention.
@@ -181,18 +204,60 @@ def _default_is_native() -> Iterator[None]:
         Registry.set_active_backend(active)
 
 
+class _Functions:
+    """What diffusers calls for a backend. It chooses one for each layer, not for each call."""
+
+    def __init__(self, backend: str) -> None:
+        from diffusers.models.attention_dispatch import AttentionBackendName
+        from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
+
+        self._registry, self._name = Registry, AttentionBackendName(backend)
+        self._native = AttentionBackendName(NATIVE)
+        self.before = Registry._backends[self._name]
+        self.own = getattr(self.before, "own", self.before)
+
+    def set(self, function: Any) -> None:
+        self._registry._backends[self._name] = function
+
+    def keep(self) -> None:
+        self.before = self._registry._backends[self._name]
+
+    def unmasked(self) -> Any:
+        """Return a function that leaves calls with a mask to native attention."""
+        own, native = self.own, self._registry._backends[self._native]
+        known = self._registry._supported_arg_names[self._native]
+
+        def divided(*args: Any, **kwargs: Any) -> Any:
+            if kwargs.get(MASK) is None:
+                return own(*args, **kwargs)
+            return native(*args, **{n: value for n, value in kwargs.items() if n in known})
+
+        divided.own = own  # type: ignore[attr-defined]
+        return divided
+
+
 @contextlib.contextmanager
-def _calls_counted(backend: str) -> Iterator[list[None]]:
-    """Collect one element for every time that a backend's function is called."""
+def _registered(backend: str) -> Iterator[_Functions]:
+    """Put back what a backend's function was, but for one that is kept."""
+    functions = _Functions(backend)
+    try:
+        yield functions
+    finally:
+        functions.set(functions.before)
+
+
+@contextlib.contextmanager
+def _calls_seen(backend: str) -> Iterator[list[bool]]:
+    """Collect, for every time that a backend's function is called, whether it got a mask."""
     from diffusers.models.attention_dispatch import AttentionBackendName
     from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
 
     name = AttentionBackendName(backend)
-    calls: list[None] = []
+    calls: list[bool] = []
     function = Registry._backends[name]
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        calls.append(None)
+        calls.append(kwargs.get(MASK) is not None)
         return function(*args, **kwargs)
 
     Registry._backends[name] = counted

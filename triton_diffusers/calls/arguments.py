@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from triton_diffusers.calls import values
-from triton_diffusers.calls.counts import count_outputs, match_prompts, read_seeds
+from triton_diffusers.calls.counts import count_outputs, match_nets, match_prompts, read_seeds
 from triton_diffusers.calls.limits import (
     Work,
     check_area,
@@ -68,6 +68,7 @@ def read_call(inputs: Mapping[str, Array], loaded: LoadedPipeline) -> Call:
     check_ranges(sent, config)
     kwargs = _merge(sent, loaded)
     _check_required(kwargs, signature)
+    match_nets(kwargs, loaded)
     prompts = match_prompts(kwargs, loaded, counts)
     seeds = read_seeds(inputs, kwargs, prompts, counts, loaded)
     if SEED.name in signature.parameters:

@@ -10,10 +10,12 @@ from triton_diffusers.calls import values
 from triton_diffusers.contract import ANY_SEED, DRAWN_SEEDS, IMAGE_COUNTS, SEED, Kind
 from triton_diffusers.errors import RequestError
 from triton_diffusers.media.pixels import Array
+from triton_diffusers.pipelines.denoisers import denoisers
 from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.signature import Signature
 
 PER_PROMPT = re.compile(r"^(neg(ative)?_)?prompt(_\d)?$")
+PER_NET = re.compile(r"^control(net)?_(conditioning_scale|guidance_(start|end)|mode)$")
 
 
 def match_prompts(
@@ -47,6 +49,20 @@ def match_prompts(
         else:
             kwargs[name] = values.one_or_many(p, given)
     return count
+
+
+def match_nets(kwargs: Mapping[str, Any], loaded: LoadedPipeline) -> None:
+    """Raise RequestError where a list has not one element per controlnet: diffusers drops some."""
+    lists = {n: v for n, v in kwargs.items() if PER_NET.search(n) and isinstance(v, list)}
+    nets = (
+        sum(name.startswith("controlnet.") for name in denoisers(loaded.pipeline)) if lists else 0
+    )
+    for name, value in lists.items():
+        if nets and len(value) not in (1, nets):
+            raise RequestError(
+                f"input '{name}': {len(value)} elements for {nets} controlnets; send one, or one "
+                "per controlnet"
+            )
 
 
 def read_seeds(

@@ -260,6 +260,12 @@ class ServingOptions:
         fails="without either: refused",
         group="speed",
     )
+    gpu_lock: str | None = option(
+        "Name of a lock: entries of the same name run one call at a time, in all processes.",
+        form=(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "letters, digits, '.', '_' and '-'"),
+        fails="with step_batching: refused; whoever waits can be cancelled, and its timeout holds",
+        group="speed",
+    )
     stuck_after_s: float | None = option(
         "Seconds without a step after which a call is stuck, the model not ready; unset: learned.",
         minimum=1,

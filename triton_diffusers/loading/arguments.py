@@ -13,6 +13,7 @@ from triton_diffusers.config.declared import DTYPES
 from triton_diffusers.config.options import ServeConfig, named, options
 from triton_diffusers.errors import ConfigError, unknown
 from triton_diffusers.pipelines.classes import constructor_components
+from triton_diffusers.pipelines.denoisers import NAMES
 from triton_diffusers.pipelines.model_files import find_path
 
 OPTION = "diffusers_load_kwargs"
@@ -121,9 +122,16 @@ def components_of(cls: Any) -> tuple[str, ...]:
     return tuple(sorted(expected))
 
 
+def needed_always(cls: Any) -> set[str]:
+    """Return the components without which there is nothing to run.
+
+    Of others that a class does not call optional, such as SD3's T5, the trial call tells.
+    """
+    return ({"scheduler", *NAMES} & set(components_of(cls))) - set(cls._optional_components)
+
+
 def _check_given(given: dict[str, Any], accepted: frozenset[str], cls: Any) -> None:
-    components = _components(cls)
-    required = set(components_of(cls)) - set(cls._optional_components)
+    components, needed = _components(cls), needed_always(cls)
     for name, value in given.items():
         if name not in accepted and name in OPTIONS:
             raise ConfigError(
@@ -139,7 +147,7 @@ def _check_given(given: dict[str, Any], accepted: frozenset[str], cls: Any) -> N
                 f"another {name}, save the whole pipeline with it (save_pretrained) and name that "
                 "folder as the model"
             )
-        if value is None and name in required:
+        if value is None and name in needed:
             raise ConfigError(
                 f"{OPTION}: {cls.__name__} cannot do without its component '{name}'; remove the "
                 "null"

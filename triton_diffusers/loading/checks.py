@@ -12,7 +12,7 @@ from triton_diffusers import families
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, unknown
 from triton_diffusers.loading.arguments import OPTION as LOAD_KWARGS
-from triton_diffusers.loading.arguments import QUANTIZATION, check_single_file
+from triton_diffusers.loading.arguments import QUANTIZATION, check_single_file, needed_always
 from triton_diffusers.loading.plan import LoadPlan
 from triton_diffusers.pipelines import weight_files
 from triton_diffusers.pipelines.model_files import component_classes, find_path, is_path
@@ -155,7 +155,9 @@ def check_components(plan: LoadPlan) -> list[str]:
     own = named[-1] if isinstance(named, list) else named
     expected, optional = cls._get_signature_keys(cls)
     given = config.diffusers_load_kwargs or {}
-    there = {n for n, value in index.items() if value not in (None, [None, None])} | given.keys()
+    needed = needed_always(cls)
+    there = {n for n, v in index.items() if v not in (None, [None, None]) or n not in needed}
+    there |= given.keys()
     missing = sorted(set(expected) - set(cls._optional_components) - there)
     way_out = (
         f"model_index.json names {own}: remove pipeline_class"

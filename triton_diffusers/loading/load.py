@@ -14,6 +14,7 @@ from triton_diffusers.loading.plan import Loading, LoadPlan, plan_load
 from triton_diffusers.loading.progress import Log
 from triton_diffusers.loading.weights import fetch, load_watched
 from triton_diffusers.pipelines.classes import import_diffusers
+from triton_diffusers.pipelines.clip import answer_to_text_model
 from triton_diffusers.pipelines.failures import forget
 from triton_diffusers.pipelines.isolation import read_processors
 from triton_diffusers.pipelines.loaded import LoadedPipeline
@@ -83,6 +84,7 @@ def _read_and_place(plan: LoadPlan, loading: Loading) -> Any:
             ready = _fetch(plan, loading.log)
             pipeline = _read(ready, loading)
             features.apply(pipeline, ready, loading, placed=False)
+            answer_to_text_model(pipeline)
             pipeline.set_progress_bar_config(disable=True)
             return pipeline
     except ConfigError as error:

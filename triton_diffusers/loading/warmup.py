@@ -83,14 +83,16 @@ def warm_up(
     ConfigError where a call fails.
     """
     call = functools.partial(_call, pipeline, config, signature, call_kwargs, previews)
-    calls = read_warmup(config)
-    if calls is None and config.torch_compile == "off":
-        return _trial(config, call, log)
+    calls, missing = read_warmup(config), left_out(pipeline)
+    if calls == [] or (calls is None and config.torch_compile == "off"):
+        return _trial([] if calls == [] else tried_options(config), missing, call, log)
     for number, arguments in enumerate([{}] if calls is None else calls, 1):
         log(f"warm-up call {number}: {arguments or 'the defaults'}")
         try:
             call(arguments, small=False)
         except Exception as error:
+            if missing:
+                raise _cannot_do_without(missing, error) from None
             blamed = "scheduler" if config.scheduler and is_of_a_scheduler(error) else "warmup"
             hint = f" takes {FORM}" if blamed == "warmup" else ": choose another, or another config"
             raise ConfigError(
@@ -107,9 +109,30 @@ def tried_options(config: ServeConfig) -> list[str]:
     return [*tried, "dtype"] if isinstance(config.dtype, dict) else tried
 
 
-def _trial(config: ServeConfig, call: Callable[..., None], log: Callable[[str], None]) -> list[str]:
-    """Make one small call where options need it; return a warning where none could be made."""
-    tried = tried_options(config)
+def left_out(pipeline: Any) -> list[str]:
+    """Return the components that a pipeline lacks and its class does not call optional."""
+    cls = type(pipeline)
+    needed = set(cls._get_signature_keys(cls)[0]) - set(cls._optional_components)
+    return [n for n, part in pipeline.components.items() if part is None and n in needed]
+
+
+def _cannot_do_without(missing: list[str], error: Exception) -> ConfigError:
+    names = ", ".join(f"'{name}'" for name in missing)
+    return ConfigError(
+        f"a call without the component {names} fails: {one_line(error)[:300]}; where "
+        "diffusers_load_kwargs leaves it out, remove the null; where model_index.json does, use a "
+        "model that has it"
+    )
+
+
+def _trial(
+    options: list[str], missing: list[str], call: Callable[..., None], log: Callable[[str], None]
+) -> list[str]:
+    """Make one small call where options need it; return a warning where none could be made.
+
+    missing: components that are left out, so that a call has to show that it does without.
+    """
+    tried = [*options, *(f"{name}: null" for name in missing)]
     if not tried:
         return []
     names = ", ".join(f"'{name}'" for name in tried)
@@ -122,6 +145,8 @@ def _trial(config: ServeConfig, call: Callable[..., None], log: Callable[[str], 
                 f"parameters {names} were not tried: the pipeline takes no made-up call "
                 f"({one_line(error)[:300]}); give 'warmup' a call that it takes"
             ]
+        if missing:
+            raise _cannot_do_without(missing, error) from None
         raise ConfigError(
             f"with {names} a small call fails: {one_line(error)[:500]}; change them, or, where the "
             f"made-up call itself does not suit the model, give 'warmup' one that does"

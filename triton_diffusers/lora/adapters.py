@@ -9,6 +9,7 @@ from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line, unknown
+from triton_diffusers.lora.text_encoders import named_for
 from triton_diffusers.pipelines.failures import refused_pickle
 from triton_diffusers.pipelines.model_files import find_path, is_path
 from triton_diffusers.pipelines.notices import collected
@@ -149,7 +150,8 @@ def _load(pipeline: Any, adapter: Adapter, entry: Path) -> int:
     file = path.name if path is not None and path.is_file() else adapter.weight_name
     kwargs = {} if file is None else {"weight_name": file}
     try:
-        pipeline.load_lora_weights(str(source), adapter_name=adapter.name, **kwargs)
+        with named_for(pipeline):
+            pipeline.load_lora_weights(str(source), adapter_name=adapter.name, **kwargs)
     except Exception as error:
         if path is None and (constants.HF_HUB_OFFLINE or "offline" in str(error)):
             raise ConfigError(

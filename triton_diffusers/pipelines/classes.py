@@ -70,6 +70,7 @@ def find_pipeline_class(
 def pipeline_class_named(name: str) -> type:
     """Return a pipeline class of the installed diffusers. Raises ConfigError with the near miss."""
     diffusers = import_diffusers()
+    _ = diffusers.DiffusionPipeline  # first, as users do: PRX puts a class into transformers
     try:
         cls = getattr(diffusers, name, None)
     except (ImportError, RuntimeError) as error:  # diffusers imports classes when asked for them

@@ -27,6 +27,8 @@ class LoadedPipeline:
     processors: Processors = ()
     previews: Previews | None = None
     """Where the entry streams: what is known of its previews."""
+    has_worked: list[bool] = field(default_factory=list)
+    """Whether a call is known to work; empty until one has, or was tried."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the load-time options came to, as JSON: for the log and for `info`."""
 

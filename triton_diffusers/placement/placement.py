@@ -114,6 +114,12 @@ def check_placement(config: ServeConfig, device: str) -> Placement | None:
             f"parameter '{row.option}' needs a GPU, and this instance runs on the CPU: remove it, "
             "or serve the entry where Triton sees a GPU"
         )
+    if config.gpu_lock is not None and config.step_batching:
+        raise ConfigError(
+            "parameters 'gpu_lock' and 'step_batching' cannot be used together: one lets a call "
+            "run alone, the other lets calls run side by side; choose one (request_batching goes "
+            "with gpu_lock)"
+        )
     return row
 
 

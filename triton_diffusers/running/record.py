@@ -25,9 +25,11 @@ ENDINGS = (
 ALL_OUTCOMES = (OK, *(kind.outcome for kind in ENDINGS))
 WHOLE, PARTS = "pipeline", ("encode_prompt", "denoise", "decode_latents")
 BATCH = "batch"
-STAGES = ("queue", "decode_inputs", *PARTS, WHOLE, BATCH, "encode_outputs", "send")
+GPU_LOCK = "gpu_lock"
+STAGES = ("queue", GPU_LOCK, "decode_inputs", *PARTS, WHOLE, BATCH, "encode_outputs", "send")
 """A call that drives a progress bar has the parts of `pipeline`, which is their sum.
 
+GPU_LOCK: what a call waited for those of other entries with its `gpu_lock`.
 BATCH: what a request of a batch waited for the others, where they ran one by one to be compared.
 """
 LONGEST_ID = 128

@@ -4,33 +4,24 @@
 import time
 import traceback
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from triton_diffusers.calls.arguments import Call
 from triton_diffusers.calls.outputs import to_wire
-from triton_diffusers.contract import (
-    BYTES_SUFFIX,
-    INFO,
-    MEDIA,
-    SAMPLING_RATE,
-    SEED_USED,
-    STEPS,
-    Kind,
-)
-from triton_diffusers.errors import CancelledError, OutOfMemoryError, RequestError, one_line
+from triton_diffusers.contract import INFO, SAMPLING_RATE, SEED_USED, Kind
+from triton_diffusers.errors import CancelledError, OutOfMemoryError, one_line
 from triton_diffusers.media.pixels import Array
-from triton_diffusers.pipelines.failures import forget, is_out_of_memory, is_refusal
+from triton_diffusers.pipelines.failures import forget, is_out_of_memory
 from triton_diffusers.pipelines.isolation import OnStep, isolate, restored_on_failure
 from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.notices import collected, tell_of_nan
-from triton_diffusers.pipelines.packages import missing_package
 from triton_diffusers.pipelines.sound import sampling_rate
 from triton_diffusers.pipelines.truncation import watch_negative_prompts
 from triton_diffusers.placement.devices import free_cached, peak_memory_bytes
 from triton_diffusers.previews.previews import CallPreviews
+from triton_diffusers.running.blame import explain
 from triton_diffusers.running.info import render_info
 from triton_diffusers.running.record import Record, whole_numbers
 from triton_diffusers.running.step_batching import Lane
@@ -121,6 +112,8 @@ def compute(
         if failure is error:
             raise
         raise failure from error
+    if not any(loaded.has_worked):
+        loaded.has_worked.append(True)
     rate = getattr(result, "sampling_rate", None) or sampling_rate(loaded.pipeline)
     fields = fields_of(result, loaded)
     computed = Computed(fields, rate and int(rate), watched.steps, watched.seconds(), notes)
@@ -162,7 +155,7 @@ def _failure(error: Exception, call: Call, loaded: LoadedPipeline, started: bool
         forget(error)
         free_cached(loaded.device)
         return OutOfMemoryError(_memory_text(call, loaded, error))
-    return _explained(error, call, loaded, started)
+    return explain(error, call, loaded, started)
 
 
 def _memory_text(call: Call, loaded: LoadedPipeline, error: BaseException) -> str:
@@ -205,61 +198,3 @@ def fields_of(result: Any, loaded: LoadedPipeline) -> dict[str, Any]:
     names = list(loaded.signature.output_fields)
     values = result if isinstance(result, tuple) else (result,)
     return dict(zip(names, values, strict=False))
-
-
-def _explained(error: Exception, call: Call, loaded: LoadedPipeline, started: bool) -> Exception:
-    """Turn the pipeline's refusal of its inputs into a RequestError; leave other errors alone.
-
-    started: whether the first step was done, after which no check of the inputs follows.
-    """
-    name = loaded.signature.pipeline_class
-    text = " ".join(str(error).split()) or type(error).__name__
-    if is_refusal(error, started):
-        return RequestError(f"{name} refuses these inputs: {text}{_left_out(error, call, loaded)}")
-    if started:
-        return error
-    prompts = call.counts.get("prompt", 1)
-    off = [
-        f"'{n}' has {c}" for n, c in call.counts.items() if n != "prompt" and c not in (1, prompts)
-    ]
-    said = f"(it said: {type(error).__name__}: {text})"
-    if off and isinstance(error, RuntimeError | ValueError | AssertionError):
-        return RequestError(
-            f"{name} cannot take these counts together: 'prompt' has {prompts}, {', '.join(off)}; "
-            f"send one, or one per prompt {said}"
-        )
-    if (left := _no_step_left(call, loaded)) is not None:
-        return RequestError(f"{name} cannot do {left} {said}")
-    if package := missing_package(error):
-        return RuntimeError(f"{type(error).__name__}: {text}; {package}")
-    if "image_projection_layers" in text or "encoder_hid_proj" in text:
-        return RequestError(f"{name} has no IP adapter loaded; leave 'ip_adapter_image' out {said}")
-    if left_out := "NoneType" in text and _left_out(error, call, loaded):
-        return RequestError(f"{name} cannot do without an input{left_out} {said}")
-    return error
-
-
-def _no_step_left(call: Call, loaded: LoadedPipeline) -> str | None:
-    """Name the arguments where they leave no step to do: pipelines do strength x steps of them."""
-    asked = {}
-    for name in ("strength", STEPS):
-        parameter = loaded.signature.parameters.get(name)
-        if parameter is None:
-            return None
-        asked[name] = call.kwargs.get(parameter.argument, parameter.default)
-    strength, steps = asked.values()
-    if not isinstance(strength, int | float) or not isinstance(steps, int):
-        return None
-    if int(strength * steps) > 0:
-        return None
-    return f"'strength' {strength} of {steps} steps, which is less than one; send more of either"
-
-
-def _left_out(error: Exception, call: Call, loaded: LoadedPipeline) -> str:
-    """Name the media inputs that were not sent, where that may be why the pipeline failed."""
-    file = Path(traceback.extract_tb(error.__traceback__)[-1].filename).name
-    media = [p for p in loaded.signature.parameters.values() if p.kind in MEDIA]
-    names = [p.name for p in media if call.kwargs.get(p.argument) is None]
-    if not names or (isinstance(error, ValueError) and not file.endswith("processor.py")):
-        return ""
-    return "; not sent: " + ", ".join(f"'{n}' (or '{n}{BYTES_SUFFIX}')" for n in names)

@@ -28,6 +28,7 @@ from triton_diffusers.pipelines.isolation import OnStep
 from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.previews.previews import preview_files
 from triton_diffusers.running.record import (
+    GPU_LOCK,
     LONGEST_ID,
     OK,
     WHOLE,
@@ -136,7 +137,8 @@ class RequestJob:
         Stops a run that nobody waits for, and reports the step where the entry streams.
         """
         self._ran_at = time.monotonic()
-        self.record.seconds["queue"] += self._ran_at - self._read_at
+        locked = self.record.seconds.get(GPU_LOCK, 0.0)
+        self.record.seconds["queue"] += self._ran_at - self._read_at - locked
 
         def on_step(done: int, total: int, pictures: Callable[[], Any] | None = None) -> None:
             beat()

@@ -88,6 +88,11 @@ FAMILIES = (
     Family("queue_length", "gauge", "Requests that are read or wait."),
     Family("running", "gauge", "Requests that run."),
     Family(
+        "gpu_lock_waiting",
+        "gauge",
+        "Requests that wait for calls of other entries with the same gpu_lock.",
+    ),
+    Family(
         "peak_memory_bytes",
         "gauge",
         "Most memory since loading: torch's on the GPU, the process's on a CPU.",
@@ -109,6 +114,8 @@ class State:
 
     queue_length: int
     running: int
+    gpu_lock_waiting: int = 0
+    """How many of those that run wait for the lock of other entries."""
     forwards: Mapping[int, int] = field(default_factory=dict)
     """Calls that a forward joined -> how many such forwards there were since loading."""
 
@@ -236,6 +243,7 @@ class Metrics:
         self._peak = max(self._peak, *(r.peak_memory_bytes for r in records), 0)
         yield "queue_length", "", state.queue_length
         yield "running", "", state.running
+        yield "gpu_lock_waiting", "", state.gpu_lock_waiting
         yield "peak_memory_bytes", "", self._peak
         denoising = sum(r.seconds.get("denoise", 0.0) for r in records)
         if denoising:

@@ -22,15 +22,16 @@ from triton_diffusers.calls.arguments import Call, names_of_media
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import is_decoupled
 from triton_diffusers.engine.engine import Engine
-from triton_diffusers.engine.jobs import Beat, Running, fail
-from triton_diffusers.engine.loops import one_run_at_a_time, side_by_side
+from triton_diffusers.engine.gpu_lock import GpuLock
+from triton_diffusers.engine.jobs import Beat, Running, fail, is_wanted
+from triton_diffusers.engine.loops import Run, one_run_at_a_time, side_by_side
 from triton_diffusers.engine.patience import LEAST_S, UNKNOWN_S, Patience
-from triton_diffusers.errors import ConfigError
+from triton_diffusers.errors import CancelledError, ConfigError
 from triton_diffusers.loading.entry import load_entry
 from triton_diffusers.media.pixels import Array
 from triton_diffusers.placement.devices import forget_peak
 from triton_diffusers.running.info import describe_load, describe_model
-from triton_diffusers.running.record import BATCH, WHOLE
+from triton_diffusers.running.record import BATCH, GPU_LOCK, WHOLE
 from triton_diffusers.running.request_batching import RequestBatcher
 from triton_diffusers.running.run import Computed, compute
 from triton_diffusers.running.step_batching import Lane, StepBatcher
@@ -69,6 +70,12 @@ class TritonPythonModel:
         self._lanes: StepBatcher | None = None
         self._batcher: RequestBatcher | None = None
         self._told = describe_model(self.loaded)
+        name = self.loaded.config.gpu_lock
+        try:
+            self._gpu_lock = None if name is None else GpuLock(name)
+        except ConfigError as error:
+            raise pb_utils.TritonModelException(f"{self.name}: {error}") from None
+        self._locked_out = 0
         self._engine = self._start_engine(self.loaded.config)
         self.metrics = self._start_metrics(args)
 
@@ -113,14 +120,14 @@ class TritonPythonModel:
             job.finish([pb_utils.Tensor(name, array) for name, array in wire.items()])
 
     def _start_engine(self, config: ServeConfig) -> Engine:
-        work, max_batch, max_in_flight = one_run_at_a_time(self._run_one), 1, 1
+        work, max_batch, max_in_flight = one_run_at_a_time(self._in_turn(self._run_one)), 1, 1
         if config.step_batching:
             self._lanes = StepBatcher(config.max_batch, self.log)
             max_in_flight = config.max_in_flight
             work = side_by_side(self._lanes, max_in_flight, self._start_lane)
         elif config.request_batching:
             self._batcher = RequestBatcher(self.loaded, config.max_batch, self.log)
-            work, max_batch = one_run_at_a_time(self._run_together), config.max_batch
+            work, max_batch = one_run_at_a_time(self._in_turn(self._run_together)), config.max_batch
         compiles = config.torch_compile != "off"
         return Engine(
             work,
@@ -135,7 +142,7 @@ class TritonPythonModel:
         def state() -> State:
             health = self._engine.health()
             forwards = self._lanes.forwards if self._lanes else {}
-            return State(health["waiting"], health["running"], dict(forwards))
+            return State(health["waiting"], health["running"], self._locked_out, dict(forwards))
 
         labels = {
             "model": self.name,
@@ -153,6 +160,31 @@ class TritonPythonModel:
         (job,) = jobs
         forget_peak(self.loaded.device)
         return [compute(job.call, self.loaded, job.on_step(beat))]
+
+    def _in_turn(self, run: Run) -> Run:
+        """Have runs wait for those of other entries with the same `gpu_lock`."""
+        lock = self._gpu_lock
+        if lock is None:
+            return run
+
+        def run_in_turn(jobs: Sequence[RequestJob], beat: Beat) -> Sequence[Any]:
+            def is_any_wanted() -> bool:
+                beat()  # the call that has the lock is watched where it runs
+                wanted = [is_wanted(job) for job in jobs]  # each is answered where it is not
+                return any(wanted)
+
+            started, self._locked_out = time.monotonic(), len(jobs)
+            try:
+                with lock.held(is_any_wanted) as has_turn:
+                    self._locked_out = 0
+                    for job in jobs:
+                        job.record.seconds[GPU_LOCK] = time.monotonic() - started
+                    gone = CancelledError("the request was cancelled")
+                    return run(jobs, beat) if has_turn else [gone] * len(jobs)
+            finally:
+                self._locked_out = 0
+
+        return run_in_turn
 
     def _run_together(self, jobs: Sequence[RequestJob], beat: Beat) -> list[Any]:
         assert self._batcher is not None
