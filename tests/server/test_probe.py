@@ -16,9 +16,6 @@ from builder import main as builder
 from builder.tritonserver.server import Server, start_server
 from tests.server.builder_serve import CONFIG as FOREIGN_CONFIG
 from tests.server.builder_serve import WORKING, add_model
-from tests.server.entries import ENTRIES
-
-pytest_plugins = ("tests.server.small_server",)
 
 PROBED = """
 import json, os, time
@@ -149,14 +146,6 @@ def test_without_a_name_every_loaded_model_is_asked(probe, server, load):
         f"plain: {READY}",
         f"stream: {READY}",
     ]
-
-
-@pytest.mark.parametrize("entry", sorted(ENTRIES))
-def test_entries_answer_without_running(probe, small_server, entry):
-    started = time.monotonic()
-    code, told, _ = probe(small_server, entry)
-    assert (code, told) == (0, f"{entry}: ready, waiting 0, running 0\n")
-    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("name", ["plain", "stream"])
