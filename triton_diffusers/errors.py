@@ -6,6 +6,7 @@ CallError               what a request may end with, each with its status in Tri
 +-- RequestError        INVALID_ARG    the caller must act, for this request only
 +-- BusyError           UNAVAILABLE    the queue is full; the request may be sent again
 |   +-- StuckError      UNAVAILABLE    a call makes no step and cannot be stopped: load again
+|   +-- NoRoomError     UNAVAILABLE    the answer does not fit into the server's shared memory
 +-- CancelledError      CANCELLED      the caller went away
 |   +-- TimedOutError   CANCELLED      the request's time ran out
 +-- OutOfMemoryError    INTERNAL       a call needs more memory than there is; the next may fit
@@ -63,6 +64,12 @@ class StuckError(BusyError):
     """A call makes no step and cannot be stopped: nothing runs until the model is loaded again."""
 
     outcome = "stuck"
+
+
+class NoRoomError(BusyError):
+    """The answer does not fit into the server's shared memory; a smaller one may."""
+
+    outcome = "out_of_memory"
 
 
 def near_miss(name: str, accepted: Iterable[str]) -> str:

@@ -71,8 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def build_entry(args: argparse.Namespace, name: str, folder: Path) -> tuple[Entry, Signature]:
     """Return the entry that the arguments describe; warn of what the pipeline does not take."""
-    from triton_diffusers.loading.checks import check_alone
-    from triton_diffusers.loading.features import check
+    from triton_diffusers.loading.features import check, check_alone
 
     config = _read_options(args, folder)
     if args.gpus and config.device is not None:

@@ -9,7 +9,7 @@ from builder.arguments import Parser, add_repository
 from builder.console import busy, say, warn
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import parse_config, read_parameters
-from triton_diffusers.config.options import DEVICE, ServeConfig, options
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,9 +53,8 @@ def check_entry_folder(folder: Path) -> tuple[str, list[str]]:
 
     Raises ConfigError for what stops it loading, with one argument for each wrong parameter.
     """
-    from triton_diffusers.loading.checks import check_alone
     from triton_diffusers.loading.entry import check_entry
-    from triton_diffusers.loading.features import check
+    from triton_diffusers.loading.features import check, check_alone
     from triton_diffusers.loading.warmup import tried_options
 
     where = str(folder / repository.CONFIG)
@@ -92,8 +91,7 @@ def _read_config(parameters: dict[str, str]) -> ServeConfig:
 def _lacks_gpu(plan: "LoadPlan") -> list[str]:
     """Return a warning for each option that needs a GPU where none is: the server may have one."""
     needing = [plan.placement.option] if plan.placement else []
-    devices = [option.name for option in options() if option.metadata["form"] is DEVICE]
-    needing += [n for n in devices if (getattr(plan.config, n) or "cpu") != "cpu"]
+    needing += [option for option, name in plan.devices.items() if name not in ("", "cpu")]
     if not needing or _has_gpu():
         return []
     return [f"parameter '{name}' needs a GPU; this machine has none" for name in needing]

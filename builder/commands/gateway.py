@@ -218,6 +218,9 @@ def _about(field: Any) -> str:
 
 
 def _metavar(annotation: Any) -> str:
+    texts = [kind for part in get_args(annotation) for kind in (part, *get_args(part))]
+    if choices := [text for text in texts if isinstance(text, str)]:
+        return "|".join(choices)
     kinds = {int: "N", float: "X", Path: "FILE"}
     for kind in (annotation, *get_args(annotation)):
         if kind in kinds:

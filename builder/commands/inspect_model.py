@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.arguments import Parser, add_repository
+from builder.console import warn
 from builder.entries import models, repository
 from builder.entries.config_pbtxt import parse_config, read_parameters
 from triton_diffusers.config.options import ServeConfig, named
@@ -56,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     plan = models.plan_entry(written, entry)
     config, signature = plan.config, plan.signature
     components = read_components(plan)
+    for note in _doubts(plan):
+        warn(note)
     console = _console()
     console.print(f"{config.model}: {plan.cls.__name__}, {signature.modality}", highlight=False)
     console.print(_component_table(components))
@@ -66,6 +69,17 @@ def run(args: argparse.Namespace) -> int:
     console.print(_tensor_table("inputs", entry_inputs(signature)))
     console.print(_tensor_table("outputs", entry_outputs(signature)))
     return 0
+
+
+def _doubts(plan: "LoadPlan") -> list[str]:
+    """Return what `check` would warn of, or why the model would not load."""
+    from triton_diffusers.loading.features import check, check_alone
+
+    try:
+        check_alone(plan.config)
+        return check(plan)
+    except ConfigError as error:
+        return [f"this would not load: {error}"]
 
 
 def read_components(plan: "LoadPlan") -> list[Component]:
@@ -83,28 +97,28 @@ def read_components(plan: "LoadPlan") -> list[Component]:
         cached = _cached_folder(plan.source, config)
         if cached is None:
             parts = [Component(*part) for part in constructor_components(plan.cls).items()]
-            return [_as_configured(part, config) for part in parts]
+            return [_as_configured(part, plan) for part in parts]
         plan = plan.fetched(cached)
     parts = [
         Component(name, text, read_component(Path(plan.source) / name, config.variant))
         for name, text in component_classes(plan.index or {}).items()
     ]
-    return [_as_configured(part, config) for part in parts]
+    return [_as_configured(part, plan) for part in parts]
 
 
-def _as_configured(part: Component, config: ServeConfig) -> Component:
+def _as_configured(part: Component, plan: "LoadPlan") -> Component:
     """Mark a component that the entry's options replace or leave out."""
+    config, family = plan.config, plan.family
     given = config.diffusers_load_kwargs or {}
     if part.name in given and given[part.name] is None:
         return Component(part.name, f"left out by diffusers_load_kwargs, was {part.class_name}")
-    option = "scheduler" if config.scheduler is not None else "flow_shift"
-    if part.name != "scheduler" or getattr(config, option) is None:
+    replaced = dict(family.replaced(config)) if family and family.replaced else {}
+    if named := config.scheduler:
+        name = named.get("class") or part.class_name if isinstance(named, dict) else named
+        replaced["scheduler"] = f"{name} (by scheduler)"
+    if part.name not in replaced:
         return part
-    named = config.scheduler
-    if isinstance(named, dict):
-        named = named.get("class") or part.class_name
-    new = named or "UniPCMultistepScheduler"
-    return dataclasses.replace(part, class_name=f"{new} (by {option}), was {part.class_name}")
+    return dataclasses.replace(part, class_name=f"{replaced[part.name]}, was {part.class_name}")
 
 
 def memory_estimate(components: Iterable[Component], dtype: str | dict[str, Any]) -> str:

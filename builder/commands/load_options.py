@@ -5,9 +5,10 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from triton_diffusers.config.options import GROUPS, options, traits
+from triton_diffusers.config.options import options, traits
 from triton_diffusers.config.text import option_type, option_types, read_option
 from triton_diffusers.errors import ConfigError, near_miss
+from triton_diffusers.families.option import GROUPS
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:

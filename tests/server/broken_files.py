@@ -7,7 +7,9 @@ import io
 import struct
 import zlib
 
+import av
 import numpy as np
+import soundfile
 
 from tests.tiny.media import draw_clip, draw_picture
 from triton_diffusers.media import encode as encoding
@@ -23,6 +25,19 @@ def image_file(file_format: str, width: int = 32, height: int = 32) -> bytes:
 def truncated(content: bytes, part: float = 0.5) -> bytes:
     """The first half of a file."""
     return content[: int(len(content) * part)]
+
+
+def short_jpeg(content: bytes) -> bytes:
+    """A JPEG whose scan ends early, which its end marker hides: decoders fill in grey."""
+    return content[: len(content) * 3 // 4].rstrip(b"\xff") + b"\xff\xd9"
+
+
+def jpeg_bomb(side: int = 1000) -> bytes:
+    """A small JPEG that says it is large."""
+    content = bytearray(image_file("jpeg"))
+    start = content.index(b"\xff\xc0")
+    content[start + 5 : start + 9] = struct.pack(">HH", side, side)
+    return bytes(content)
 
 
 def scrambled(content: bytes, start: int = 40) -> bytes:
@@ -101,6 +116,45 @@ def animated_webp(frames: int = 3) -> bytes:
     clip = draw_clip(frames, 5)
     buffer = io.BytesIO()
     clip[0].save(buffer, format="WEBP", save_all=True, append_images=clip[1:])
+    return buffer.getvalue()
+
+
+def png_of_rows(rows: int, side: int = 64, interlaced: int = 0) -> bytes:
+    """A PNG of side x side whose data, complete in themselves, hold the first rows only.
+
+    Interlaced: all rows of all passes for rows == side, else those of the first passes.
+    """
+    passes = [(0, 0, 1, 1)]
+    if interlaced:
+        passes = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4)]
+        passes += [(1, 0, 2, 2), (0, 1, 1, 2)]
+    raw = b""
+    for x, y, step_x, step_y in passes:
+        line = b"\0" + bytes([7]) * 3 * -(-(side - x) // step_x)
+        raw += line * -(-(side - y) // step_y)
+    raw = raw[: len(raw) * rows // side]
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, interlaced)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(raw)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*part) for part in parts)
+
+
+def container_file(kind: str) -> bytes:
+    """A picture, video or sound in a container that tells its length."""
+    if kind in ("png", "webp"):
+        return image_file(kind)
+    if kind in ("gif", "mp4"):
+        return video_file(3, kind)
+    buffer = io.BytesIO()
+    if kind in ("wav", "rf64", "ogg"):
+        soundfile.write(buffer, np.zeros((8000, 1)), 8000, format=kind.upper())
+        return buffer.getvalue()
+    with av.open(buffer, "w", format={"mkv": "matroska"}.get(kind, kind)) as container:
+        stream = container.add_stream("mpeg4", rate=8)
+        stream.width = stream.height = 32
+        stream.pix_fmt = "yuv420p"
+        for image in draw_clip(3, 5, 32, 32):
+            container.mux(stream.encode(av.VideoFrame.from_image(image)))
+        container.mux(stream.encode())
     return buffer.getvalue()
 
 

@@ -36,6 +36,7 @@ ENTRIES = {
         (
             *("--max-input-bytes", "65536", "--max-input-pixels", "1048576"),
             *("--max-input-pixels-in-all", "1500000", "--max-work", "3"),
+            *("--max-pixels", "600000"),
         ),
     ),
     "clips": Entry(

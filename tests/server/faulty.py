@@ -22,11 +22,18 @@ class FaultyPipeline(StableDiffusionPipeline):
         _fault.said = " ".join(texts)
         if not getattr(self.unet, "is_faulty", False):
             self.unet.register_forward_hook(_fail)
+            self.vae.decoder.register_forward_hook(_linger)
             self.unet.is_faulty = True
         return super().encode_prompt(prompt, *args, **kwargs)
 
 
 _fault = threading.local()
+
+
+def _linger(module: Any, arguments: Any, output: Any) -> None:
+    """Take long after the last step."""
+    if "linger" in getattr(_fault, "said", ""):
+        time.sleep(4)
 
 
 def _fail(module: Any, arguments: Any, output: Any) -> Any:

@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from builder.tritonserver.server import Server, start_server
 from tests import tiny
 from tests.server.entries import SMALL, add_entry, load_all
-from tests.server.wire import PROTOCOLS, Pending, connect, infer, refusal
+from tests.server.wire import PROTOCOLS, Pending, connect, infer, post, refusal
 from tests.waiting import wait_for as until
 from triton_diffusers.running.record import ALL_OUTCOMES
 from triton_diffusers.serving.metrics import FAMILIES, PREFIX
@@ -32,6 +33,7 @@ ENTRIES: dict[str, tuple[str, ...]] = {
     "faulty": ("--max-queue", "2", "--stuck-after-s", "2"),
     "together": ("--request-batching",),
     "lanes": ("--step-batching",),
+    "plain": (),
     "twice": ("--instances", "2", "--no-log-requests"),
 }
 BOTH = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -135,6 +137,62 @@ def test_a_request_that_fails_is_counted_once(server: Server, protocol: str, out
     assert (record["steps"] > 0) == (outcome == "timeout")
     assert until(lambda: outcomes(server, "faulty") == before | {outcome: before[outcome] + 1})
     assert_free(server, "faulty")
+
+
+@BOTH
+@pytest.mark.parametrize("entry", ["plain", "together", "lanes"])
+def test_a_deadline_answers_while_a_call_makes_no_step(
+    server: Server, protocol: str, entry: str
+) -> None:
+    request_id = f"{protocol}-{entry}-late"
+
+    def late() -> float:
+        return value(scrape(server), "late_results_total", model=entry)
+
+    before, answered = late(), outcomes(server, entry)
+    inputs = GOOD | {"prompt": f"{PROMPT} linger"}
+    with connect(server, protocol) as client:
+        _, message = refusal(
+            client, protocol, entry, inputs, timeout=500_000, request_id=request_id
+        )
+        assert "timeout of 0.5 s is over" in message
+        told = infer(client, protocol, entry, GOOD, parameters={"probe": True})["info"][0]
+        assert json.loads(told)["running"] == 1  # the call goes on and holds its place
+        assert late() == before
+        assert "images" in infer(client, protocol, entry, GOOD)
+    assert until(lambda: late() == before + 1)
+    assert line_of(server, entry, request_id)["outcome"] == "timeout"
+    now = answered | {"ok": answered["ok"] + 1, "timeout": answered["timeout"] + 1}
+    assert until(lambda: outcomes(server, entry) == now)
+
+
+NOT_UTF8 = {
+    "id": b'{"id": "\xff", "inputs": [%s]}',
+    "parameter": b'{"id": "a", "parameters": {"foo": "\xff"}, "inputs": [%s]}',
+}
+PROMPT_TENSOR = b'{"name": "prompt", "datatype": "BYTES", "shape": [1], "data": ["x"]}'
+
+
+@pytest.mark.parametrize("what", list(NOT_UTF8))
+def test_what_is_not_utf8_is_refused_counted_and_logged(server: Server, what: str) -> None:
+    before, written = outcomes(server, "plain"), len(lines(server, "plain"))
+    status, text = post(server, "models/plain/infer", NOT_UTF8[what] % PROMPT_TENSOR)
+    assert (status, "not UTF-8" in text, "Traceback" in text) == (400, True, False)
+    assert until(lambda: outcomes(server, "plain") == before | {"invalid": before["invalid"] + 1})
+    assert until(lambda: len(lines(server, "plain")) == written + 1)
+    for protocol in PROTOCOLS:
+        with connect(server, protocol) as client:
+            assert "images" in infer(client, protocol, "plain", GOOD)
+
+
+def test_grpc_itself_refuses_what_is_not_utf8(server: Server) -> None:
+    message = b"\x0a\x05plain\x1a\x01\xff"  # model_name, id
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError):
+            call(message, timeout=20)
+    with connect(server, "grpc") as client:
+        assert "images" in infer(client, "grpc", "plain", GOOD)
 
 
 @BOTH

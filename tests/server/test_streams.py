@@ -160,3 +160,11 @@ def test_unary_calls_of_a_decoupled_entry_are_refused_in_words(small_server: Ser
     status, text = post(small_server, "models/streams/infer", {"inputs": []})
     assert status in (400, 500, 501), text
     assert "decoupled" in text
+
+
+def test_a_parameter_that_is_not_utf8_gets_one_error(small_server: Server) -> None:
+    body = b'{"prompt": "x", "foo": "\xff"}'
+    _, text = post(small_server, "models/streams/generate_stream", body)
+    assert text.count("not UTF-8") == 1
+    status, text = post(small_server, "models/streams/generate_stream", INPUTS)
+    assert (status, text.count("data: ")) == (200, STEPS + 1)

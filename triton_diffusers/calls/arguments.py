@@ -12,7 +12,13 @@ from typing import Any
 
 from triton_diffusers.calls import values
 from triton_diffusers.calls.counts import count_outputs, match_prompts, read_seeds
-from triton_diffusers.calls.limits import check_area, check_ranges, check_work, read_work
+from triton_diffusers.calls.limits import (
+    Work,
+    check_area,
+    check_ranges,
+    check_work,
+    read_work,
+)
 from triton_diffusers.calls.output_options import read_output_options
 from triton_diffusers.calls.outputs import OutputOptions
 from triton_diffusers.config.options import ServeConfig, options
@@ -49,6 +55,8 @@ class Call:
     """How many elements each text and picture input has, to explain a failure."""
     outputs: int | None = None
     """How many pictures, videos or sounds the call gives; None where only the pipeline knows."""
+    work: Work | None = None
+    """What it computes."""
 
 
 def read_call(inputs: Mapping[str, Array], loaded: LoadedPipeline) -> Call:
@@ -66,8 +74,10 @@ def read_call(inputs: Mapping[str, Array], loaded: LoadedPipeline) -> Call:
         # a pipeline that also has a seed of its own: a drawn one must repeat the call too
         kwargs[SEED.name] = seeds[0]
     outputs = count_outputs(kwargs, prompts, signature)
-    check_work(read_work(kwargs, signature, outputs), config)
-    return Call(kwargs, seeds, read_output_options(inputs, kwargs, loaded), counts, outputs)
+    work = read_work(kwargs, signature, outputs)
+    check_area(work, config, signature)
+    check_work(work, config)
+    return Call(kwargs, seeds, read_output_options(inputs, kwargs, loaded), counts, outputs, work)
 
 
 def refuse_parameters(parameters: Mapping[str, Any], signature: Signature) -> None:
@@ -211,12 +221,6 @@ def _merge(sent: Mapping[str, Any], loaded: LoadedPipeline) -> dict[str, Any]:
             raise RequestError(f"inputs '{seen[argument]}' and '{name}' are the same; send one")
         seen[argument] = name
         kwargs[argument] = value
-    height, width = (
-        kwargs.get(side, parameters[side].default) if side in parameters else None
-        for side in ("height", "width")
-    )
-    if isinstance(height, int) and isinstance(width, int):
-        check_area(height, width, loaded.config)
     return kwargs
 
 

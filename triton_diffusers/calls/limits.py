@@ -10,11 +10,11 @@ megapixels x frames x outputs.
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
-from triton_diffusers.contract import FRAME_COUNTS, MEDIA, STEPS, Kind
+from triton_diffusers.contract import FRAME_COUNTS, STEPS, Kind
 from triton_diffusers.errors import RequestError
 from triton_diffusers.pipelines.signature import Signature
 
@@ -25,8 +25,14 @@ POSITIVE = re.compile(
 NOT_NEGATIVE = re.compile(r"^(num|max)_|^(target_|original_)?(fps|size|frame_rate)$|^timesteps$")
 MORE_STEPS = re.compile(rf"^\w+_{STEPS}$|^steps$")
 INSTEAD_OF_STEPS = ("timesteps", "sigmas")
+SECONDS = re.compile(r"(^|_)(in_s|duration|duration_s|seconds|secs)$")
+USUAL_S = 60
+"""Seconds of a sound whose length only the model knows."""
+SCALE = "resolution_scale"
 COPIES = ("layers", "ensemble_size")
 """Arguments that multiply the work of every output: layers to separate, members of an ensemble."""
+SMALL_MEDIA = re.compile(r"(^|_)ip_adapter_")
+"""Pictures of which a model takes a small copy, whatever their size."""
 USUAL_SIZE, SMALL_SIZE = (1024, 1024), (256, 256)
 """Height and width that only the model knows: where the pipeline takes sizes, and where not."""
 
@@ -55,7 +61,7 @@ LIMITS = (
         lambda pixels: 4 * math.isqrt(pixels),
         "4 times the root of ",
     ),
-    Limit(re.compile(r"(^|_)(in_s|duration|duration_s|seconds|secs)$"), "max_audio_s"),
+    Limit(SECONDS, "max_audio_s"),
 )
 """The first whose pattern fits a name counts."""
 LISTS_OF_STEPS = re.compile(r"(^|_)(timesteps|sigmas)$")
@@ -69,11 +75,6 @@ def check_ranges(sent: Mapping[str, Any], config: ServeConfig, thing: str = "inp
         for number in value if isinstance(value, list | tuple) else (value,):
             if isinstance(number, int | float) and not isinstance(number, bool):
                 _check_number(name, number, config, thing)
-
-
-def check_area(height: int, width: int, config: ServeConfig) -> None:
-    """Raise RequestError for a picture that is too large."""
-    _refuse_above("'height' x 'width'", height * width, config.max_pixels, "max_pixels")
 
 
 def _check_number(name: str, number: float, config: ServeConfig, thing: str) -> None:
@@ -95,18 +96,43 @@ def _refuse_above(what: str, number: float, most: float, origin: str) -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """What a call asks for. What neither the request nor the signature tells is 1."""
+    """What a call computes. What neither the request nor the signature tells is 1."""
 
     steps: int
     height: int
     width: int
     frames: int
     outputs: int
+    sized_by: str | None = field(default=None, compare=False)
+    """What gives height and width: "" numbers, else the input whose picture does; None: a guess."""
+    seconds: float = field(default=1.0, compare=False)
+    """Of sound."""
 
     @property
     def megapixel_steps(self) -> float:
         """Return the work as one number."""
         return math.prod((self.steps, self.height, self.width, self.frames, self.outputs)) / 1e6
+
+    @property
+    def of_a_step(self) -> float:
+        """Return how much one step computes, to compare calls of one pipeline."""
+        return self.megapixel_steps / self.steps * self.seconds
+
+
+def check_area(work: Work, config: ServeConfig, signature: Signature) -> None:
+    """Raise RequestError for outputs that are too large, whatever their size comes from."""
+    if work.sized_by is None or work.height * work.width <= config.max_pixels:
+        return
+    if not work.sized_by:
+        _refuse_above(
+            "'height' x 'width'", work.height * work.width, config.max_pixels, "max_pixels"
+        )
+    instead = ", or 'height' and 'width'" if "height" in signature.parameters else ""
+    raise RequestError(
+        f"input '{work.sized_by}': {signature.pipeline_class} makes {work.width} x {work.height} "
+        f"pixels of it; at most {config.max_pixels} are accepted (max_pixels of the entry); send a "
+        f"smaller picture{instead}"
+    )
 
 
 def check_work(work: Work, config: ServeConfig) -> None:
@@ -124,42 +150,91 @@ def read_work(kwargs: Mapping[str, Any], signature: Signature, outputs: int | No
     """Return what a call asks for: from its arguments, else from the defaults of `__call__`.
 
     kwargs: by the names of `__call__`. A size that is in neither is that of the largest picture or
-    frame that was sent, at least USUAL_SIZE where the pipeline takes sizes, else SMALL_SIZE where
-    none was sent; frames are at least those that were sent.
-    outputs: None where only the pipeline knows.
+    frame that was sent, unless the pipeline brings those to a size of its own: at least USUAL_SIZE
+    where it takes sizes, else SMALL_SIZE where none was sent. Upscalers multiply it. Frames are at
+    least those that were sent.
+    outputs: None where only the pipeline knows: one for each picture.
     """
     given = {p.argument: p.default for p in signature.parameters.values()} | dict(kwargs)
     instead = [len(given[n]) for n in INSTEAD_OF_STEPS if isinstance(given.get(n), list | tuple)]
     steps = max(instead) if instead else _number(given.get(STEPS))
     steps += sum(_number(value) for name, value in given.items() if MORE_STEPS.search(name))
-    height, width = _number(given.get("height")), _number(given.get("width"))
-    if not (height and width):
-        sizes = list(_sizes(kwargs, signature))
-        if "height" in given:
-            sizes.append(USUAL_SIZE)  # edits resize small pictures to it
-        tallest, widest = max(sizes, key=math.prod, default=SMALL_SIZE)
-        height, width = height or tallest, width or widest
-    videos = [
-        len(kwargs[p.argument])
-        for p in signature.parameters.values()
-        if p.kind is Kind.VIDEO and isinstance(kwargs.get(p.argument), list | tuple)
-    ]
-    frames = max(1, *videos, *(_number(given.get(name)) for name in FRAME_COUNTS))
+    height, width, sized_by = _size(given, kwargs, signature)
+    media = list(_media(kwargs, signature))
+    frames = max(
+        1, *(m.frames for m in media), *(_number(given.get(name)) for name in FRAME_COUNTS)
+    )
     copies = math.prod(max(1, _number(given.get(name))) for name in COPIES)
-    return Work(max(steps, 1), height, width, frames, (outputs or 1) * copies)
+    pictures = [m.count for m in media if m.frames == 1]
+    outputs = outputs or max(pictures, default=1)
+    scale = signature.upscale * max(1.0, _float(given.get(SCALE)))
+    height, width = math.ceil(height * scale), math.ceil(width * scale)
+    lengths = [_float(value) or USUAL_S for name, value in given.items() if SECONDS.search(name)]
+    seconds = max(1.0, *lengths) if lengths else 1.0
+    return Work(max(steps, 1), height, width, frames, outputs * copies, sized_by, seconds)
+
+
+def _size(
+    given: Mapping[str, Any], kwargs: Mapping[str, Any], signature: Signature
+) -> tuple[int, int, str | None]:
+    """Return height, width and what gives them, as `Work.sized_by` has it."""
+    height, width = _number(given.get("height")), _number(given.get("width"))
+    if height and width:
+        return height, width, ""
+    sizes: list[tuple[tuple[int, int], str | None]] = []
+    if not signature.own_size:
+        sizes = [((m.height, m.width), m.name) for m in _media(kwargs, signature)]
+    if "height" in given or signature.own_size:
+        sizes.append((USUAL_SIZE, None))  # edits resize small pictures to it
+    (tallest, widest), sized_by = max(
+        sizes, key=lambda size: math.prod(size[0]), default=(SMALL_SIZE, None)
+    )
+    return height or tallest, width or widest, sized_by
 
 
 def _number(value: Any) -> int:
     """Return a number as a whole one, 0 for anything else."""
+    return int(_float(value))
+
+
+def _float(value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return int(value) if is_number else 0
+    return value if is_number else 0
 
 
-def _sizes(kwargs: Mapping[str, Any], signature: Signature) -> Iterator[tuple[int, int]]:
-    """Return height and width of every picture and frame that was sent."""
+@dataclass(frozen=True)
+class _Media:
+    """The pictures or the video of one input: the size of the largest, how many there are."""
+
+    name: str
+    height: int
+    width: int
+    count: int
+    frames: int
+
+
+def _media(kwargs: Mapping[str, Any], signature: Signature) -> Iterator[_Media]:
+    """Return what was sent as pictures and video, but for what only an adapter looks at."""
     for p in signature.parameters.values():
-        value = kwargs.get(p.argument) if p.kind in MEDIA else None
-        for picture in value if isinstance(value, list | tuple) else (value,):
-            size = getattr(picture, "size", None)
-            if isinstance(size, tuple) and len(size) == 2:  # of Pillow: width first
-                yield size[1], size[0]
+        value = kwargs.get(p.argument)
+        if p.kind not in (Kind.IMAGE, Kind.VIDEO) or value is None or SMALL_MEDIA.search(p.name):
+            continue
+        sizes, pictures = [], 0
+        for each in _flat(value):
+            if hasattr(each, "shape"):  # a video's tensor: [1, frames, channels, height, width]
+                sizes.append((int(each.shape[-2]), int(each.shape[-1])))
+                pictures += max(1, math.prod(each.shape[1:-2]) // 3)
+            elif isinstance(getattr(each, "size", None), tuple):  # of Pillow: width first
+                sizes.append((each.size[1], each.size[0]))
+                pictures += 1
+        if sizes:
+            height, width = max(sizes, key=math.prod)
+            count, frames = (1, pictures) if p.kind is Kind.VIDEO else (pictures, 1)
+            yield _Media(p.name, height, width, count, frames)
+
+
+def _flat(value: Any) -> list[Any]:
+    """Return the pictures in nested lists, or the lone one."""
+    return (
+        [p for each in value for p in _flat(each)] if isinstance(value, list | tuple) else [value]
+    )

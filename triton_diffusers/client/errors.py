@@ -94,6 +94,8 @@ MESSAGES: tuple[tuple[str, type[DiffusersClientError]], ...] = (
         InvalidRequest,
     ),
     (r"^the request('s timeout| was cancelled)", Cancelled),
+    # the same again does not fit either: nobody shall send it until it does
+    (r"^the answer of .* does not fit into the server's shared memory", PipelineError),
 )
 """Start of a message -> class, for what Triton and gRPC say under a status that means several
 things: UNAVAILABLE is also a refused connection, HTTP 400 also a cancelled request."""

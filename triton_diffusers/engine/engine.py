@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from triton_diffusers.engine.jobs import Job, Running, ask, fail, is_wanted, joins
+from triton_diffusers.engine.patience import Patience
 from triton_diffusers.errors import BusyError, StuckError, one_line
 
 WATCH_S = 0.05
@@ -45,19 +46,19 @@ class Engine:
         max_queue: int,
         max_batch: int = 1,
         max_in_flight: int = 1,
-        stuck_after_s: float | None = None,
+        patience: Patience | None = None,
         log: Callable[[str], None] = _log,
     ) -> None:
         """Start the threads.
 
         work: the loop of the only thread that touches the pipeline, which is not made for several.
         max_batch: most jobs of one run. max_in_flight: most jobs that it takes before it gives.
-        stuck_after_s: a run without a step for so long is stuck: its jobs and those that wait are
-        answered with an error, and new ones are refused.
+        patience: how long a run may go without a step; then it is stuck: its jobs and those that
+        wait are answered with an error, and new ones are refused.
         """
         self._max_queue = max_queue
         self._max_batch = max_batch
-        self._stuck_after_s = stuck_after_s
+        self._patience = patience or Patience()
         self._log = log
         self._changed = threading.Condition()
         self._closed = False
@@ -66,6 +67,8 @@ class Engine:
         self._reading: dict[tuple[int, int], Job] = {}
         self._running: list[Running] = []
         self._stuck: list[Running] = []
+        self._answering: list[Job] = []
+        """Those that have run and whose results are encoded and sent."""
         self._ended = ""  # why the worker ended, which it never should
         self._gather = (1, 0.0)  # how many jobs to wait for, and how long
         self._readers = ThreadPoolExecutor(READERS, "read")
@@ -89,6 +92,7 @@ class Engine:
         with self._changed:
             now = time.monotonic()
             beaten = [running.beaten_at for running in self._running]
+            amounts = [running.amount for running in self._running]
             is_stuck = self._stuck or self._ended
             status = "stuck" if is_stuck else "unloading" if self._closed else "ready"
             return {
@@ -96,6 +100,7 @@ class Engine:
                 "waiting": self.waiting,
                 "running": sum(len(running.jobs) for running in self._running),
                 "seconds_since_last_step": round(now - min(beaten), 3) if beaten else None,
+                "stuck_after_s": round(self._patience.of(max(amounts)), 3) if amounts else None,
             }
 
     def submit(self, job: Job) -> None:
@@ -112,10 +117,13 @@ class Engine:
                 )
             place = (job.priority, next(self._count))
             self._reading[place] = job
-        if job.reads_files:
-            self._readers.submit(self._read, job, place)
-        else:
+        if not job.reads_files:
             self._read(job, place)
+            return
+        try:
+            self._readers.submit(self._read, job, place)
+        except RuntimeError as error:  # closed meanwhile, or no thread to be had
+            self._withdraw(place, BusyError(f"{error}; send the request again later"))
 
     def close(self) -> None:
         """Refuse new jobs, finish those accepted, end the threads; a stuck one is left behind."""
@@ -124,12 +132,12 @@ class Engine:
             self._changed.notify_all()
         while self._worker.is_alive() and not self._stuck:
             self._worker.join(WATCH_S)
-        self._finished.set()
-        self._watcher.join()
         self._readers.shutdown()
-        for place in list(self._waiting):  # a stuck run left them
+        for place in [*self._waiting, *self._reading]:  # a stuck run left them
             self._withdraw(place, BusyError("the model was unloaded; send the request again"))
         self._answerers.shutdown()
+        self._finished.set()
+        self._watcher.join()
 
     def _read(self, job: Job, place: tuple[int, int]) -> None:
         failure: BaseException | None = None
@@ -150,7 +158,6 @@ class Engine:
         try:
             work(self)
         except BaseException as error:  # a fault of ours: nobody shall wait for its worker
-            self._log("".join(traceback.format_exception(error)))
             with self._changed:
                 self._ended = one_line(error)
                 jobs = [job for running in self._running for job in running.jobs]
@@ -159,6 +166,7 @@ class Engine:
                 fail(job, StuckError(self._told_stuck()))
             for place in places:
                 self._withdraw(place, StuckError(self._told_stuck()))
+            self._log("".join(traceback.format_exception(error)))
 
     def take(self, within_s: float | None = None) -> Running | None:
         """Return the jobs to run next; None when none come within a time, or none will come."""
@@ -181,11 +189,23 @@ class Engine:
                 running.beat()
 
     def give(self, running: Running, results: Sequence[Any]) -> None:
-        """Have the jobs of a run answered with their results, or exceptions."""
+        """Have the jobs of a run answered with their results, or exceptions.
+
+        Those that were answered before, because their time was over, are not answered again.
+        """
+        if len(results) != len(running.jobs):
+            error = RuntimeError(
+                f"{len(running.jobs)} requests ran and gave {len(results)} results"
+            )
+            results = [error] * len(running.jobs)
+        running.beat()
         with self._changed:
             self._running.remove(running)
+            self._answering += running.jobs
             if running in self._stuck:
                 self._stuck.remove(running)
+            if not any(isinstance(result, BaseException) for result in results):
+                self._patience.saw(running.amount, running.longest_gap_s)
             seconds = time.monotonic() - running.since
             self._gather = (self._gather[0], min(GATHER * seconds, LONGEST_GATHER_S))
         for job, result in zip(running.jobs, results, strict=True):
@@ -237,26 +257,36 @@ class Engine:
         except BaseException as error:
             fail(job, error)
         finally:
+            with self._changed:
+                self._answering.remove(job)
             self._unanswered.release()
 
     def _watch(self) -> None:
         for look in itertools.count():
             if self._finished.wait(WATCH_S):
                 return
-            with self._changed:
-                is_due = look % LOOKS_AT_WAITING == 0
-                waiting = [*self._waiting.items(), *self._reading.items()] if is_due else []
-                running = [job for running in self._running for job in running.jobs]
-            for job in running:
-                ask(job)
-            for place, job in waiting:
-                ask(job)
-                try:
-                    job.check()
-                except Exception as error:
-                    self._withdraw(place, error)
-            if self._stuck_after_s is not None:
-                self._look_for_stuck(self._stuck_after_s)
+            try:
+                self._look(is_waiting_due=look % LOOKS_AT_WAITING == 0)
+                self._look_for_stuck()
+            except Exception:  # whatever it is, others' time goes on
+                _log(traceback.format_exc())
+
+    def _look(self, is_waiting_due: bool) -> None:
+        """Ask for callers, and answer those whose time is over: a call may end long after."""
+        with self._changed:
+            waiting = [*self._waiting.items(), *self._reading.items()] if is_waiting_due else []
+            running = [job for running in self._running for job in running.jobs]
+            answering = list(self._answering)
+        for job in running:
+            ask(job)
+        for job in (*running, *answering):
+            is_wanted(job)
+        for place, job in waiting:
+            ask(job)
+            try:
+                job.check()
+            except Exception as error:
+                self._withdraw(place, error)
 
     def _withdraw(self, place: tuple[int, int], error: BaseException) -> None:
         """Answer a waiting job with an error, unless a worker has it already."""
@@ -266,28 +296,34 @@ class Engine:
         if job is not None:
             fail(job, error)
 
-    def _look_for_stuck(self, after_s: float) -> None:
+    def _look_for_stuck(self) -> None:
         with self._changed:
-            oldest = time.monotonic() - after_s
-            stuck = [running for running in self._running if running.beaten_at < oldest]
+            now = time.monotonic()
+            stuck = [
+                running
+                for running in self._running
+                if now - running.beaten_at > self._patience.of(running.amount)
+            ]
             new = [running for running in stuck if running not in self._stuck]
             self._stuck = stuck
             waiting = [*self._waiting, *self._reading] if stuck else []
         if not stuck:
             return
         error = StuckError(self._told_stuck())
-        if new:
-            self._log(str(error))
         for running in new:
             for job in running.jobs:
                 fail(job, error)
         for place in waiting:
             self._withdraw(place, error)
+        if new:
+            self._log(str(error))
 
     def _told_stuck(self) -> str:
         if self._ended:
             return f"the worker ended by itself: {self._ended}; load the model again"
+        with self._changed:
+            amount = max((running.amount for running in self._stuck), default=1.0)
         return (
-            f"a call has made no step for {self._stuck_after_s:g} s (stuck_after_s of the entry) "
-            "and cannot be stopped; load the model again"
+            f"a call has made no step for {self._patience.of(amount):g} s (stuck_after_s of the "
+            "entry) and cannot be stopped; load the model again"
         )

@@ -18,6 +18,9 @@ class Job(Protocol):
     reads_files: bool
     """Whether reading takes so long that a thread has to do it."""
 
+    amount: float
+    """How much one step of it computes, in any unit: what long ones take is judged by it."""
+
     def check(self) -> None:
         """Raise CancelledError when the caller is known to be away or the time is over."""
 
@@ -47,10 +50,19 @@ class Running:
     jobs: Sequence[Job]
     since: float = field(default_factory=time.monotonic)
     beaten_at: float = field(default_factory=time.monotonic)
+    longest_gap_s: float = 0.0
+    """The longest time between two steps; its start and end count as steps."""
 
     def beat(self) -> None:
         """Tell that a step was made."""
-        self.beaten_at = time.monotonic()
+        now = time.monotonic()
+        self.longest_gap_s = max(self.longest_gap_s, now - self.beaten_at)
+        self.beaten_at = now
+
+    @property
+    def amount(self) -> float:
+        """Return how much one step of all its jobs computes."""
+        return sum(job.amount for job in self.jobs)
 
 
 def joins(job: Job, other: Job) -> bool:

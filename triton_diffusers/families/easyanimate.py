@@ -3,8 +3,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from triton_diffusers.families import Family
 
 
@@ -13,6 +11,7 @@ def _video_tensor(name: str, frames: list[Any]) -> Any:
 
     Source: diffusers.pipelines.easyanimate, get_video_to_video_latent.
     """
+    import numpy as np
     import torch
 
     if "mask" in name:

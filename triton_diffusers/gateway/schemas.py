@@ -6,7 +6,7 @@ the model besides, by name, as OpenAI's clients send `extra_body`.
 """
 
 import json
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -16,9 +16,12 @@ from pydantic import (
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    create_model,
     model_validator,
 )
 
+from triton_diffusers.config.options import options, traits
+from triton_diffusers.config.text import option_type
 from triton_diffusers.gateway.errors import invalid
 from triton_diffusers.gateway.settings import ChatContent
 
@@ -68,8 +71,8 @@ Positive = Annotated[float, BeforeValidator(_no_flag), Field(gt=0, allow_inf_nan
 JsonObject = Annotated[dict[str, Any], BeforeValidator(_read_object)]
 
 
-class Fields(BaseModel):
-    """What every generating endpoint takes. Nothing that is left out gets a value here."""
+class _Inputs(BaseModel):
+    """What comes first of `Fields`."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -88,9 +91,27 @@ class Fields(BaseModel):
     guidance_scale: Number | None = None
     true_cfg_scale: Number | None = None
     seed: Whole | None = Field(None, description="left out: drawn, and told in the answer")
-    generator_device: str | None = None
-    boundary_ratio: Number | None = None
-    flow_shift: Number | None = None
+
+
+LOADED: dict[str, Any] = {
+    option.name: ({float: Number, int: Whole}.get(kind := option_type(option), kind) | None, None)
+    for option in options()
+    if traits(option).in_requests
+}
+"""Fields that name what is loaded."""
+
+if TYPE_CHECKING:
+
+    class _Loaded(_Inputs):
+        """The fields of `LOADED` are not among these: only their declarations name them."""
+
+else:
+    _Loaded = create_model("_Loaded", __base__=_Inputs, **LOADED)
+
+
+class Fields(_Loaded):
+    """What every generating endpoint takes. Nothing that is left out gets a value here."""
+
     user: str | None = None
     extra_params: JsonObject | None = None
     extra_args: JsonObject | None = None

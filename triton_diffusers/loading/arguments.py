@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from triton_diffusers import families
-from triton_diffusers.config.options import DTYPES, ServeConfig, named
+from triton_diffusers.config.declared import DTYPES
+from triton_diffusers.config.options import ServeConfig, named
 from triton_diffusers.errors import ConfigError, unknown
 from triton_diffusers.pipelines.model_files import find_path
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be told about an entry's options before any weights load: at load and by `check`.
 
-Those of single features are in features.py, which runs them all.
+The table of features.py, which has those of other packages too, runs them all.
 """
 
 import importlib.util
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 
 from triton_diffusers import families
@@ -13,13 +13,9 @@ from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, unknown
 from triton_diffusers.loading.arguments import OPTION as LOAD_KWARGS
 from triton_diffusers.loading.arguments import QUANTIZATION, check_single_file
-from triton_diffusers.loading.modules import check_memory_options
 from triton_diffusers.loading.plan import LoadPlan
-from triton_diffusers.loading.warmup import check_warmup, read_warmup
-from triton_diffusers.lora.adapters import read_adapters
 from triton_diffusers.pipelines import weight_files
 from triton_diffusers.pipelines.model_files import component_classes, find_path, is_path
-from triton_diffusers.placement.placement import check_placement
 from triton_diffusers.quantization.methods import read_method
 from triton_diffusers.quantization.native import build_native
 from triton_diffusers.quantization.plan import check_quantization
@@ -28,15 +24,8 @@ from triton_diffusers.quantization.request import read_request
 DEVICE_MAPS = ("balanced", "cpu", "cuda")
 
 
-def check_alone(config: ServeConfig, instance: str = "") -> None:
-    """Raise ConfigError for options that are wrong whatever the pipeline is; imports no diffusers.
-
-    instance: its device, where it is known.
-    """
-    check_placement(config, config.device or instance)
-    check_memory_options(config)
-    read_warmup(config)
-    read_adapters(config)
+def check_short_quantization(config: ServeConfig) -> None:
+    """Raise ConfigError for a method that there is not."""
     given = config.quantization_config
     if (config.diffusers_load_kwargs or {}).get(QUANTIZATION) is not None:
         return  # it wins, with a warning
@@ -47,12 +36,10 @@ def check_alone(config: ServeConfig, instance: str = "") -> None:
             raise ConfigError(f"parameter 'quantization_config': {error}") from None
 
 
-def check_needed_components(
-    config: ServeConfig, pipeline_class: str, components: Collection[str]
-) -> None:
+def check_needed_components(plan: LoadPlan, components: Collection[str]) -> None:
     """Raise ConfigError for an option whose component a model does not have."""
-    family = families.find(pipeline_class)
-    for option, component in family.option_needs.items() if family else ():
+    config = plan.config
+    for option, component in plan.family.option_needs.items() if plan.family else ():
         if getattr(config, option) is not None and component not in components:
             raise ConfigError(
                 f"parameter '{option}' has no effect on '{config.model}': it has no {component}; "
@@ -61,18 +48,9 @@ def check_needed_components(
     for option in ("vae_use_slicing", "vae_use_tiling"):
         if getattr(config, option) and "vae" not in components:
             raise ConfigError(
-                f"parameter '{option}' has no effect on {pipeline_class}: it has no vae; remove it"
+                f"parameter '{option}' has no effect on {plan.cls.__name__}: it has no vae; "
+                "remove it"
             )
-
-
-def _check_revision(plan: LoadPlan) -> list[str]:
-    is_folder = isinstance(plan.source, Path) and not plan.single_file
-    if is_folder and plan.config.revision is not None:
-        raise ConfigError(
-            f"parameter 'revision' has no effect on the folder '{plan.config.model}': remove it, "
-            "or name the hub model"
-        )
-    return []
 
 
 def check_batching(plan: LoadPlan) -> None:
@@ -105,40 +83,41 @@ def check_batching(plan: LoadPlan) -> None:
 
 def check_families(plan: LoadPlan) -> None:
     """Raise ConfigError for an option that only other families honour."""
-    config, pipeline_class = plan.config, plan.cls.__name__
-    family = families.find(pipeline_class)
+    config, family = plan.config, plan.family
     for option, names in families.family_options().items():
-        if getattr(config, option) is None:
+        if getattr(config, option) == getattr(ServeConfig, option):
             continue
         if family is None or option not in family.options:
             raise ConfigError(
-                f"parameter '{option}' has no effect on {pipeline_class}: only "
+                f"parameter '{option}' has no effect on {plan.cls.__name__}: only "
                 f"{', '.join(names)} pipelines have it; remove it"
             )
-    if config.scheduler is not None and config.flow_shift is not None:
-        raise ConfigError(
-            "parameters 'scheduler' and 'flow_shift' both replace the scheduler: give the shift as "
-            'config of the scheduler, {"class": NAME, "flow_shift": X}'
-        )
+    if family and family.check:
+        family.check(config)
 
 
-def _check_source(plan: LoadPlan) -> list[str]:
+def check_source(plan: LoadPlan) -> None:
     """Raise ConfigError for options that the model's parts, or its single file, cannot honour."""
     if plan.single_file:
         check_single_file(plan.config, plan.cls)
-    else:
-        check_needed_components(plan.config, plan.cls.__name__, plan.components)
-    return []
+        _check_file_config(plan)
+        return
+    if isinstance(plan.source, Path) and plan.config.revision is not None:
+        raise ConfigError(
+            f"parameter 'revision' has no effect on the folder '{plan.config.model}': remove it, "
+            "or name the hub model"
+        )
+    check_needed_components(plan, plan.components)
 
 
-def _check_arguments(plan: LoadPlan) -> list[str]:
+def check_arguments(plan: LoadPlan) -> list[str]:
     """Check the arguments of the load and of every call."""
     _ = plan.load_kwargs  # they are checked where they are made
-    check_warmup(plan.config, plan.signature, plan.call_kwargs[0])
     return plan.call_kwargs[1]
 
 
-def _check_device_map(plan: LoadPlan) -> list[str]:
+def check_device_map(plan: LoadPlan) -> None:
+    """Raise ConfigError for a map that diffusers does not know."""
     from diffusers.pipelines import pipeline_utils
 
     config = plan.config
@@ -146,17 +125,14 @@ def _check_device_map(plan: LoadPlan) -> list[str]:
     accepted = {*DEVICE_MAPS, *getattr(pipeline_utils, "SUPPORTED_DEVICE_MAP", ())}
     if config.device_map is not None and config.device_map not in accepted:
         raise ConfigError(unknown("device_map", config.device_map, "diffusers", accepted))
-    return []
 
 
-def _check_file_config(plan: LoadPlan) -> list[str]:
+def _check_file_config(plan: LoadPlan) -> None:
     """Check the folder that configures a single file's components."""
-    config, entry = plan.config, plan.entry
-    if not plan.single_file:
-        return []
-    given = (config.diffusers_load_kwargs or {}).get("config")
+    entry = plan.entry
+    given = (plan.config.diffusers_load_kwargs or {}).get("config")
     if not isinstance(given, str):
-        return []
+        return
     folder = find_path("config", given, entry)
     if folder is None and is_path(given):
         raise ConfigError(
@@ -168,10 +144,9 @@ def _check_file_config(plan: LoadPlan) -> list[str]:
             f"{LOAD_KWARGS}: config '{given}' has no model_index.json; give the folder of a "
             "pipeline of that kind"
         )
-    return []
 
 
-def _check_components(plan: LoadPlan) -> list[str]:
+def check_components(plan: LoadPlan) -> list[str]:
     """Check model_index.json against the class; warn of components that the class leaves out."""
     config, cls, index = plan.config, plan.cls, plan.index
     if index is None:
@@ -198,15 +173,16 @@ def _check_components(plan: LoadPlan) -> list[str]:
     return []
 
 
-def _check_variant(plan: LoadPlan) -> list[str]:
+def check_variant(plan: LoadPlan) -> None:
+    """Raise ConfigError for a variant of which a folder has no file."""
     config, model = plan.config, plan.source
     if config.variant is None or not isinstance(model, Path) or plan.single_file:
-        return []
+        return
     there = weight_files.variants(model)
     if config.variant in there:
-        return []
+        return
     if not any(weight_files.WEIGHT_FILE.fullmatch(f.name) for f in model.glob("*/*")):
-        return []  # no weights yet: nothing can be told
+        return  # no weights yet: nothing can be told
     raise ConfigError(
         f"parameter 'variant': model '{config.model}' has no files such as "
         f"model.{config.variant}.safetensors; "
@@ -214,31 +190,14 @@ def _check_variant(plan: LoadPlan) -> list[str]:
     )
 
 
-def _check_quantization(plan: LoadPlan) -> list[str]:
-    return check_quantization(plan.config, plan.components, plan.cls.__name__)
-
-
-def _build_quantization(plan: LoadPlan) -> list[str]:
+def check_quantization_config(plan: LoadPlan) -> list[str]:
     """Make the quantization config, as loading does: its classes, arguments and packages."""
-    request = read_request(plan.config, plan.components, plan.cls.__name__)
+    asked = plan.config, plan.components, plan.cls.__name__
+    notes, request = check_quantization(*asked), read_request(*asked)
     if request is None or (request.method and importlib.util.find_spec("torchao") is None):
-        return []  # check_quantization() has told of the missing package
+        return notes  # which tell of the missing package
     try:
         build_native(request.form, plan.components)
     except ConfigError as error:
         raise ConfigError(f"{request.where}: {error}") from None
-    return []
-
-
-CHECKS: tuple[Callable[[LoadPlan], list[str]], ...] = (
-    _check_revision,
-    _check_source,
-    _check_arguments,
-    _check_quantization,
-    _check_device_map,
-    _check_file_config,
-    _check_components,
-    _check_variant,
-    _build_quantization,
-)
-"""(plan) -> warnings; each raises ConfigError."""
+    return notes

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What options change about a pipeline: one ordered table, checked before the load, applied in it.
 
-A new load-time option is a row here. Placement and warm-up, which tell the log, are in load.py.
+A new load-time option is a row here, or part of one.
 """
 
 import dataclasses
@@ -9,27 +9,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from triton_diffusers import families
 from triton_diffusers.attention.choice import check_attention, choose_attention
+from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
-from triton_diffusers.loading.arguments import check_dtypes
-from triton_diffusers.loading.checks import (
-    CHECKS,
-    check_batching,
-    check_families,
-    check_needed_components,
-)
+from triton_diffusers.loading import checks
+from triton_diffusers.loading.arguments import QUANTIZATION, check_dtypes
 from triton_diffusers.loading.modules import (
     cast_layerwise,
+    check_memory_options,
     compile_denoisers,
     enable_vae_options,
     use_channels_last,
 )
-from triton_diffusers.loading.plan import LoadPlan
+from triton_diffusers.loading.plan import Loading, LoadPlan
+from triton_diffusers.loading.progress import moving_progress
 from triton_diffusers.loading.scheduler import check_scheduler, replace_scheduler
-from triton_diffusers.loading.warmup import first_arguments
-from triton_diffusers.lora.adapters import check_lora, load_lora
+from triton_diffusers.loading.warmup import check_warmup, first_arguments, read_warmup, warm_up
+from triton_diffusers.lora.adapters import check_lora, load_lora, read_adapters
 from triton_diffusers.pipelines.isolation import why_not_beside
+from triton_diffusers.placement.placement import check_placement, place
+from triton_diffusers.quantization.plan import verify_quantization
 
 Facts = dict[str, Any]
 
@@ -38,11 +37,25 @@ Facts = dict[str, Any]
 class Feature:
     """One of the things that options change. What is wrong with them is a ConfigError."""
 
-    apply: Callable[[Any, LoadPlan, list[str]], Facts]
-    """(pipeline, plan, warnings to add to) -> what it came to."""
-    check: Callable[[LoadPlan], None] = lambda plan: None
+    check: Callable[[LoadPlan], list[str] | None] = lambda plan: None
+    """plan -> warnings."""
+    apply: Callable[[Any, LoadPlan, Loading], Facts] = lambda pipeline, plan, loading: {}
+    """(pipeline, plan, loading) -> what it came to."""
+    alone: Callable[[ServeConfig, str], object] = lambda config, device: None
+    """(config, device or ""): what is wrong whatever the pipeline is; imports no diffusers."""
+    arguments: Callable[[LoadPlan], dict[str, Any]] = lambda plan: {}
+    """plan -> arguments of from_pretrained(); those that the entry itself gives win."""
     placed: bool = False
     """Whether it is applied to the pipeline on its device, rather than before."""
+
+
+def check_alone(config: ServeConfig, instance: str = "") -> None:
+    """Raise ConfigError for options that are wrong whatever the pipeline is; imports no diffusers.
+
+    instance: its device, where it is known.
+    """
+    for feature in FEATURES:
+        feature.alone(config, config.device or instance)
 
 
 def check(plan: LoadPlan) -> list[str]:
@@ -50,28 +63,48 @@ def check(plan: LoadPlan) -> list[str]:
 
     What `check_alone` tells is not told again.
     """
+    found = [note for feature in FEATURES for note in feature.check(plan) or ()]
+    return [*plan.given_twice, *found]
+
+
+def arguments(plan: LoadPlan) -> dict[str, Any]:
+    """Return the arguments that a pipeline is loaded with."""
+    found: dict[str, Any] = {}
     for feature in FEATURES:
-        feature.check(plan)
-    return [*plan.given_twice, *(note for row in CHECKS for note in row(plan))]
+        found |= feature.arguments(plan)
+    return found | plan.load_kwargs
 
 
-def apply(pipeline: Any, plan: LoadPlan, notes: list[str], *, placed: bool) -> Facts:
-    """Change a pipeline before or after it is placed; add warnings to `notes`."""
-    facts: Facts = {}
+def apply(pipeline: Any, plan: LoadPlan, loading: Loading, *, placed: bool) -> None:
+    """Change a pipeline, up to placing it or after that."""
     for feature in FEATURES:
         if feature.placed == placed:
-            facts |= feature.apply(pipeline, plan, notes)
-    return facts
+            loading.facts |= feature.apply(pipeline, plan, loading)
 
 
-def _apply_family(pipeline: Any, plan: LoadPlan, notes: list[str]) -> Facts:
-    name = type(pipeline).__name__
+def _quantize(plan: LoadPlan) -> dict[str, Any]:
+    found = plan.quantization
+    if found is None:
+        return {}
+    on_gpu = {"device_map": "cuda"} if found.on_gpu else {}  # the current one: see use_device
+    return {QUANTIZATION: found.config, **on_gpu}
+
+
+def _verify_quantization(pipeline: Any, plan: LoadPlan, loading: Loading) -> Facts:
+    if plan.quantization is None:
+        return {}
+    held = verify_quantization(pipeline, plan.quantization).items()
+    loading.warnings += plan.quantization.warnings
+    sizes = {n: {"bytes_before": before, "bytes": after} for n, (before, after) in held}
+    return {"quantization": {"method": plan.quantization.method, **sizes}}
+
+
+def _apply_family(pipeline: Any, plan: LoadPlan, loading: Loading) -> Facts:
     there = [n for n, component in pipeline.components.items() if component is not None]
-    check_needed_components(plan.config, name, there)
+    checks.check_needed_components(plan, there)
     check_dtypes(pipeline, plan.config)
-    family = families.find(name)
-    if family and family.after_load:
-        family.after_load(pipeline, plan.config)
+    if plan.family and plan.family.after_load:
+        plan.family.after_load(pipeline, plan.config)
     return {}
 
 
@@ -79,16 +112,22 @@ def _check_lora(plan: LoadPlan) -> None:
     check_lora(plan.config, plan.entry, plan.cls)
 
 
-def _load_lora(pipeline: Any, plan: LoadPlan, notes: list[str]) -> Facts:
-    layers = load_lora(pipeline, plan.config, plan.entry, notes)
+def _load_lora(pipeline: Any, plan: LoadPlan, loading: Loading) -> Facts:
+    layers = load_lora(pipeline, plan.config, plan.entry, loading.warnings)
     return {"lora_layers": layers} if layers else {}
 
 
-def _choose_attention(pipeline: Any, plan: LoadPlan, notes: list[str]) -> Facts:
+def _place(pipeline: Any, plan: LoadPlan, loading: Loading) -> Facts:
+    total = loading.facts.get("load", {}).get("bytes", 0)
+    with moving_progress(loading.log, plan.device, total):
+        return {"placement": place(pipeline, plan.placement, plan.config, plan.device)}
+
+
+def _choose_attention(pipeline: Any, plan: LoadPlan, loading: Loading) -> Facts:
     config = plan.config
     probed_with = plan.call_kwargs[0] | first_arguments(config)
     choice = choose_attention(pipeline, config, plan.signature, probed_with, plan.device)
-    notes += choice.warnings
+    loading.warnings += choice.warnings
     attempts = [
         {n: v for n, v in dataclasses.asdict(a).items() if v is not None} for a in choice.attempts
     ]
@@ -96,22 +135,45 @@ def _choose_attention(pipeline: Any, plan: LoadPlan, notes: list[str]) -> Facts:
     return {"attention_backend": choice.active, **tried}
 
 
-def _let_side_by_side(pipeline: Any, plan: LoadPlan, notes: list[str]) -> Facts:
+def _let_side_by_side(pipeline: Any, plan: LoadPlan, loading: Loading) -> Facts:
     if plan.config.step_batching and (reason := why_not_beside(pipeline)):
         name = type(pipeline).__name__
         raise ConfigError(f"parameter 'step_batching' cannot be used with {name}: {reason}")
     return {}
 
 
+def _check_warmup(plan: LoadPlan) -> None:
+    check_warmup(plan.config, plan.signature, plan.call_kwargs[0])
+
+
+def _warm_up(pipeline: Any, plan: LoadPlan, loading: Loading) -> Facts:
+    defaults, log, previews = plan.call_kwargs[0], loading.log, loading.previews
+    notes = warm_up(pipeline, plan.config, plan.signature, defaults, log, previews)
+    loading.warnings += notes
+    return {}
+
+
 FEATURES = (
-    Feature(_apply_family, check_families),
-    Feature(replace_scheduler, lambda plan: check_scheduler(plan.config)),
-    Feature(_load_lora, _check_lora),
-    Feature(cast_layerwise),
-    Feature(use_channels_last),
-    Feature(enable_vae_options),
-    Feature(_choose_attention, lambda plan: check_attention(plan.config), placed=True),
-    Feature(compile_denoisers, placed=True),
-    Feature(_let_side_by_side, check_batching, placed=True),
+    Feature(
+        alone=lambda config, device: checks.check_short_quantization(config),
+        check=checks.check_quantization_config,
+        arguments=_quantize,
+        apply=_verify_quantization,
+    ),
+    Feature(checks.check_families, _apply_family),
+    Feature(lambda plan: check_scheduler(plan.config), replace_scheduler),
+    Feature(_check_lora, _load_lora, alone=lambda config, device: read_adapters(config)),
+    Feature(apply=cast_layerwise, alone=lambda config, device: check_memory_options(config)),
+    Feature(apply=use_channels_last),
+    Feature(apply=enable_vae_options),
+    Feature(checks.check_device_map, _place, alone=check_placement),
+    Feature(lambda plan: check_attention(plan.config), _choose_attention, placed=True),
+    Feature(apply=compile_denoisers, placed=True),
+    Feature(checks.check_batching, _let_side_by_side, placed=True),
+    Feature(_check_warmup, _warm_up, alone=lambda config, device: read_warmup(config), placed=True),
+    Feature(checks.check_source),
+    Feature(checks.check_arguments),
+    Feature(checks.check_components),
+    Feature(checks.check_variant),
 )
 """In the order in which they are applied."""

@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ServeConfig` -> a pipeline on its device. Imports torch and diffusers inside its functions."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading import features
-from triton_diffusers.loading.arguments import (
-    QUANTIZATION,
-    dtype_names,
-    load_single_file,
-)
-from triton_diffusers.loading.checks import check_alone
+from triton_diffusers.loading.arguments import dtype_names, load_single_file
 from triton_diffusers.loading.errors import explain_load
-from triton_diffusers.loading.plan import LoadPlan, is_mapped, plan_load
-from triton_diffusers.loading.progress import Log, moving_progress
-from triton_diffusers.loading.warmup import warm_up
+from triton_diffusers.loading.plan import Loading, LoadPlan, plan_load
+from triton_diffusers.loading.progress import Log
 from triton_diffusers.loading.weights import fetch, load_watched
 from triton_diffusers.pipelines.classes import import_diffusers
 from triton_diffusers.pipelines.failures import forget
@@ -26,9 +19,7 @@ from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.pipelines.model_files import fetch_subfolder
 from triton_diffusers.pipelines.notices import quiet_loading
 from triton_diffusers.placement.devices import check_device, use_device
-from triton_diffusers.placement.placement import place
 from triton_diffusers.previews.previews import Previews
-from triton_diffusers.quantization.plan import plan_quantization, verify_quantization
 
 
 def load_pipeline(
@@ -56,16 +47,15 @@ def load_planned(
     config, signature, device = plan.config, plan.signature, plan.device
     if config.cpu_threads is not None:
         torch.set_num_threads(config.cpu_threads)
-    _check_devices(plan)
-    check_alone(config, device)
+    for option, name in plan.devices.items():
+        check_device(option, name)
+    features.check_alone(config, device)
     use_device(device)
-    notes = features.check(plan)
-    call_kwargs, _ = plan.call_kwargs
-    facts: dict[str, Any] = {}
-    pipeline = _Load(plan, log, facts, notes).run()
-    facts |= features.apply(pipeline, plan, notes, placed=True)
-    previews = Previews(signature.is_video, log) if streams and signature.has_pictures else None
-    notes += warm_up(pipeline, config, signature, call_kwargs, log, previews)
+    loading = Loading(log, warnings=features.check(plan))
+    if streams and signature.has_pictures:
+        loading.previews = Previews(signature.is_video, log)
+    pipeline = _read_and_place(plan, loading)
+    features.apply(pipeline, plan, loading, placed=True)
     return LoadedPipeline(
         pipeline=pipeline,
         signature=signature,
@@ -73,87 +63,55 @@ def load_planned(
         device=device,
         dtype=dtype_names(plan.load_kwargs),
         versions={"diffusers": import_diffusers().__version__, "torch": torch.__version__},
-        warnings=tuple(notes),
-        call_kwargs=call_kwargs,
+        warnings=tuple(loading.warnings),
+        call_kwargs=plan.call_kwargs[0],
         processors=read_processors(pipeline),
-        previews=previews,
-        facts=facts,
+        previews=loading.previews,
+        facts=loading.facts,
     )
 
 
-def _check_devices(plan: LoadPlan) -> None:
-    check_device("device_map" if is_mapped(plan.config) else "device", plan.device)
-    check_device("generator_device", plan.config.generator_device)
+def _read_and_place(plan: LoadPlan, loading: Loading) -> Any:
+    """Load the weights, change the pipeline and place it. Raises ConfigError, in one line."""
+    pipeline = None
+    try:
+        with quiet_loading():
+            ready = _fetch(plan, loading.log)
+            pipeline = _read(ready, loading)
+            features.apply(pipeline, ready, loading, placed=False)
+            pipeline.set_progress_bar_config(disable=True)
+            return pipeline
+    except ConfigError as error:
+        problem = str(error)
+        forget(error)
+    except Exception as error:
+        local = plan.source if isinstance(plan.source, Path) else None
+        problem = explain_load(error, plan.config, local)
+        forget(error)
+    # raised here and without it: a traceback would keep what was loaded in memory
+    pipeline = None
+    raise ConfigError(problem)
 
 
-@dataclass(frozen=True)
-class _Load:
-    """One load, from the files to the pipeline on its device; `facts` and `notes` tell of it."""
+def _fetch(plan: LoadPlan, log: Log) -> LoadPlan:
+    """Return the plan with the folder or the single file, downloaded where it is the hub's."""
+    if isinstance(plan.source, Path):
+        return plan
+    if plan.config.subfolder is not None:
+        return plan.fetched(fetch_subfolder(plan.source, plan.config))
+    return plan.fetched(fetch(plan.cls, plan.source, plan.load_kwargs, log))
 
-    plan: LoadPlan
-    log: Log
-    facts: dict[str, Any]
-    notes: list[str]
 
-    def run(self) -> Any:
-        """Load the weights, change the pipeline and place it. Raises ConfigError, in one line."""
-        pipeline = None
-        try:
-            with quiet_loading():
-                pipeline = self._read(self._fetch())
-                self.facts.update(features.apply(pipeline, self.plan, self.notes, placed=False))
-                self._place(pipeline)
-                pipeline.set_progress_bar_config(disable=True)
-                return pipeline
-        except ConfigError as error:
-            problem = str(error)
-            forget(error)
-        except Exception as error:
-            source = self.plan.source
-            local = source if isinstance(source, Path) else None
-            problem = explain_load(error, self.plan.config, local)
-            forget(error)
-        # raised here and without it: a traceback would keep what was loaded in memory
-        pipeline = None
-        raise ConfigError(problem)
-
-    def _fetch(self) -> LoadPlan:
-        """Return the plan with the folder or the single file, downloaded where it is the hub's."""
-        plan = self.plan
-        if isinstance(plan.source, Path):
-            return plan
-        if plan.config.subfolder is not None:
-            return plan.fetched(fetch_subfolder(plan.source, plan.config))
-        return plan.fetched(fetch(plan.cls, plan.source, plan.load_kwargs, self.log))
-
-    def _read(self, plan: LoadPlan) -> Any:
-        """Load the weights, quantized where the entry asks for it."""
-        kwargs = dict(plan.load_kwargs)
-        if plan.single_file:
-            return load_single_file(plan.cls, str(plan.source), kwargs, plan.entry)
-        quantization = plan_quantization(
-            plan.config, plan.components, plan.cls.__name__, plan.device
-        )
-        if quantization is not None:
-            kwargs[QUANTIZATION] = quantization.config
-            if quantization.on_gpu:
-                kwargs.setdefault("device_map", "cuda")  # the current one: see use_device
-        row = plan.placement
-        stays = plan.device == "cpu" or (row is not None and row.option != "device_map")
-        pipeline, report, notes = load_watched(
-            plan.cls, Path(plan.source), plan.index or {}, kwargs, self.log, stays_on_cpu=stays
-        )
-        self.facts["load"] = report.as_json()
-        self.notes.extend(notes)
-        if quantization is not None:
-            held = verify_quantization(pipeline, quantization).items()
-            sizes = {n: {"bytes_before": before, "bytes": after} for n, (before, after) in held}
-            self.facts["quantization"] = {"method": quantization.method, **sizes}
-            self.notes.extend(quantization.warnings)
-        return pipeline
-
-    def _place(self, pipeline: Any) -> None:
-        plan = self.plan
-        total = self.facts.get("load", {}).get("bytes", 0)
-        with moving_progress(self.log, plan.device, total):
-            self.facts["placement"] = place(pipeline, plan.placement, plan.config, plan.device)
+def _read(plan: LoadPlan, loading: Loading) -> Any:
+    """Load the weights, quantized where the entry asks for it."""
+    kwargs = features.arguments(plan)
+    if plan.single_file:
+        return load_single_file(plan.cls, str(plan.source), kwargs, plan.entry)
+    row = plan.placement
+    stays = plan.device == "cpu" or (row is not None and row.option != "device_map")
+    pipeline, report, notes = load_watched(
+        plan.cls, Path(plan.source), plan.index or {}, kwargs, loading.log, stays_on_cpu=stays
+    )
+    loading.facts["load"] = report.as_json()
+    loading.warnings += notes
+    return pipeline

@@ -6,7 +6,7 @@ from typing import Any
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.arguments import dtype_of
-from triton_diffusers.loading.plan import LoadPlan
+from triton_diffusers.loading.plan import Loading, LoadPlan
 from triton_diffusers.pipelines.denoisers import denoisers
 
 CONVOLUTIONAL = ("unet", "vae", "controlnet", "image_unet", "prior", "decoder", "vqvae", "vqgan")
@@ -23,7 +23,7 @@ def check_memory_options(config: ServeConfig) -> None:
         )
 
 
-def enable_vae_options(pipeline: Any, plan: LoadPlan, notes: list[str]) -> dict[str, Any]:
+def enable_vae_options(pipeline: Any, plan: LoadPlan, loading: Loading) -> dict[str, Any]:
     """Turn slicing and tiling on. Raises ConfigError for a vae that has none."""
     for option, method in (
         ("vae_use_slicing", "enable_slicing"),
@@ -41,7 +41,7 @@ def enable_vae_options(pipeline: Any, plan: LoadPlan, notes: list[str]) -> dict[
     return {}
 
 
-def cast_layerwise(pipeline: Any, plan: LoadPlan, notes: list[str]) -> dict[str, Any]:
+def cast_layerwise(pipeline: Any, plan: LoadPlan, loading: Loading) -> dict[str, Any]:
     """Store the denoisers' weights in 8 bits; return their names."""
     import torch
 
@@ -60,7 +60,7 @@ def cast_layerwise(pipeline: Any, plan: LoadPlan, notes: list[str]) -> dict[str,
     return {"layerwise_casting": cast}
 
 
-def use_channels_last(pipeline: Any, plan: LoadPlan, notes: list[str]) -> dict[str, Any]:
+def use_channels_last(pipeline: Any, plan: LoadPlan, loading: Loading) -> dict[str, Any]:
     """Give convolutional components the memory format channels_last; return their names."""
     import torch
 
@@ -89,7 +89,7 @@ def _no_effect(option: str, pipeline: Any, why: str) -> ConfigError:
     )
 
 
-def compile_denoisers(pipeline: Any, plan: LoadPlan, notes: list[str]) -> dict[str, Any]:
+def compile_denoisers(pipeline: Any, plan: LoadPlan, loading: Loading) -> dict[str, Any]:
     """Mark the denoisers for compilation, which happens in their first calls; return their names.
 
     Raises ConfigError where nothing can be compiled in the way asked for.

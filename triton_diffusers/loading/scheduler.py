@@ -6,7 +6,7 @@ from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line, unknown
-from triton_diffusers.loading.plan import LoadPlan
+from triton_diffusers.loading.plan import Loading, LoadPlan
 from triton_diffusers.pipelines.classes import import_diffusers
 
 KEY = "class"
@@ -19,7 +19,7 @@ def check_scheduler(config: ServeConfig) -> None:
         _check_changes(_scheduler_class(name), changes)
 
 
-def replace_scheduler(pipeline: Any, plan: LoadPlan, notes: list[str]) -> dict[str, Any]:
+def replace_scheduler(pipeline: Any, plan: LoadPlan, loading: Loading) -> dict[str, Any]:
     """Put the scheduler of an entry in place of the pipeline's own; return its class."""
     config = plan.config
     if config.scheduler is None:
@@ -40,7 +40,7 @@ def replace_scheduler(pipeline: Any, plan: LoadPlan, notes: list[str]) -> dict[s
             f"parameter 'scheduler': {cls.__name__} does not take this config: {one_line(error)}"
         ) from None
     if cls not in {type(old), *getattr(old, "compatibles", ())}:
-        notes.append(
+        loading.warnings.append(
             f"scheduler: diffusers does not list {cls.__name__} as compatible with the model's "
             f"{type(old).__name__}; look at a picture before you serve it"
         )

@@ -17,6 +17,7 @@ from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
 from triton_diffusers.errors import RequestError
 from triton_diffusers.media.pixels import Array
+from triton_diffusers.media.whole import is_picture_whole, why_not_whole
 
 BASE64_LETTERS = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_\r\n"
@@ -87,6 +88,8 @@ def read_file(element: Any, name: str, limits: MediaLimits) -> bytes:
         raise RequestError(f"input '{name}': the file is empty; send the content of a file")
     if len(data) > limits.max_input_bytes:
         raise _too_large(name, len(data), limits)
+    if reason := why_not_whole(data):
+        raise _ends_early(reason, name)
     return data
 
 
@@ -100,6 +103,9 @@ def decode_image(data: bytes, name: str, limits: MediaLimits, mode: str = "RGB")
         with _pillow_limit(limits):
             image = Image.open(io.BytesIO(data), formats=PICTURE_FORMATS)
             _check_pixels(image.size, name, limits)
+            image.load()
+            if not is_picture_whole(data, image):
+                raise _ends_early("pixels are missing", name)
             return ImageOps.exif_transpose(image).convert(mode)
     except RequestError:
         raise
@@ -181,6 +187,10 @@ def _pillow_limit(limits: MediaLimits) -> Iterator[None]:
             yield
     finally:
         Image.MAX_IMAGE_PIXELS = before
+
+
+def _ends_early(reason: str, name: str) -> RequestError:
+    return RequestError(f"input '{name}': broken file: it ends early: {reason}; send all of it")
 
 
 def _too_many_pixels(name: str, limits: MediaLimits) -> RequestError:

@@ -16,7 +16,7 @@ from typing import Any
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError, one_line, unknown
-from triton_diffusers.pipelines.model_files import find_path, is_single_file, read_index
+from triton_diffusers.pipelines.model_files import find_path, is_single_file
 from triton_diffusers.pipelines.packages import dummy_backends, install
 
 PARALLEL = "HF_ENABLE_PARALLEL_LOADING"
@@ -34,12 +34,19 @@ def import_diffusers() -> Any:
     return diffusers
 
 
+def is_named_by_model(config: ServeConfig) -> bool:
+    """Tell whether model_index.json has a say in the class of an entry's pipeline."""
+    return config.custom_pipeline is None and (
+        config.pipeline_class is None or config.trust_remote_code
+    )
+
+
 def find_pipeline_class(
     config: ServeConfig, entry: Path, model: Path | str, index: Mapping[str, Any] | None
 ) -> type:
     """Return the pipeline class that an entry names, or that its model names.
 
-    model: what `find_model` found. index: model_index.json; a hub's is read where it is needed.
+    model: what `find_model` found. index: model_index.json, where `is_named_by_model`.
     Raises ConfigError for a class that diffusers lacks, and for code that was not allowed to run.
     """
     if config.custom_pipeline is not None:
@@ -53,7 +60,7 @@ def find_pipeline_class(
                 "pipeline_class, such as StableDiffusionXLPipeline"
             )
         return pipeline_class_named(config.pipeline_class)
-    named = (read_index(model, config) if index is None else index)["_class_name"]
+    named = (index or {})["_class_name"]
     if isinstance(named, list) and len(named) == 2 and config.pipeline_class in (None, named[1]):
         return _own_class(config, model, named[0], named[1])
     name = config.pipeline_class or (named[-1] if isinstance(named, list) else named)

@@ -49,6 +49,16 @@ VIDEO_NAME = re.compile(r"(^|_)video(_|$)|^conditioning_frames$")
 AUDIO_NAME = re.compile(r"(^|_)(audio|waveforms?)$")
 PATH_NAME = re.compile(r"(^|_)(file|path|fonts|dir)$")
 
+BOUND_SIZE = re.compile(
+    r"calculate_dimensions\(|calculate_default_height_width\(|_resize_to_target_area|max_area"
+)
+OWN_SIZE = re.compile(
+    r"\bheight\s*=\s*\(?\s*(height\s+or\s+)?(self\.(?!\w+\.get_|_default_height)|\d)"
+)
+SIZE_OF_PICTURE = re.compile(r"get_default_height_width\(|\bheight\s*=\s*\(?\s*h\b")
+"""How pipelines choose the size that nobody asked for: near an area that they know, their own, or
+that of the picture."""
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -92,6 +102,10 @@ class Signature:
     """By the field's name in the pipeline's output class."""
     output_type: str | None = None
     """What to ask for instead of the pipeline's default, where that is latents and no picture."""
+    own_size: bool = False
+    """Whether pictures are brought to a size that the pipeline chooses, where none is asked for."""
+    upscale: int = 1
+    """How many times higher and wider than its size, or its picture, an output is."""
 
     @property
     def on_wire(self) -> tuple[Parameter, ...]:
@@ -166,6 +180,8 @@ def read_signature(cls: type) -> Signature:
         output_type=next(
             ("pil" for p in raw if p.name == "output_type" and p.default == "latent"), None
         ),
+        own_size=_has_own_size(call),
+        upscale=family.upscale if family else 1,
     )
 
 
@@ -303,6 +319,16 @@ def _output_fields(call: Any) -> dict[str, Tensor]:
     name = call.__qualname__.lower()
     tensor = AUDIOS if "audio" in name else FRAMES if "video" in name else IMAGES
     return {tensor.name: tensor}
+
+
+def _has_own_size(call: Any) -> bool:
+    """Tell from the source of `__call__` whether it falls back on a size of its own."""
+    try:
+        source = re.sub(r"#.*", "", inspect.getsource(call))
+    except (OSError, TypeError):
+        return False
+    is_own = OWN_SIZE.search(source) and not SIZE_OF_PICTURE.search(source)
+    return bool(is_own or BOUND_SIZE.search(source))
 
 
 def _output_tensor(field: dataclasses.Field[Any]) -> Tensor:

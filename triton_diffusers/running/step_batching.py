@@ -169,6 +169,8 @@ class StepBatcher:
         import torch
 
         if not self._waiting:
+            if self.lanes:  # a worker that ends is told to everybody; one that spins is not
+                raise RuntimeError(f"{self.lanes} calls run and none of them waits for a forward")
             return
         group = self._pick()
         try:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from triton_diffusers.calls.arguments import Call, read_call, refuse_parameters
+from triton_diffusers.calls.arguments import Call, read_call, read_priority, refuse_parameters
 from triton_diffusers.contract import INFO, PREVIEW, PROBE, PROGRESS
 from triton_diffusers.engine.deadline import Deadline
 from triton_diffusers.engine.jobs import Beat
@@ -71,26 +71,45 @@ class RequestJob:
         self._answered = False
         self._is_left = False
         self._ran_at = 0.0
+        self._deadline = Deadline(None)
+        self._came_at = self._read_at = time.monotonic()
+        self.record = Record()
+        self.parameters: dict[str, Any] = {}
+        self.call: Call
+        self.priority = 0
+        self.amount = 1.0
+        self._inputs: dict[str, Any] = {}
+        self.reads_files = False
+
+    def read_head(self) -> None:
+        """Read the request's id, parameters and names of inputs. Raises RequestError."""
+        request = self._request
         timeout_us = request.timeout()
         self._deadline = Deadline(timeout_us / 1e6 if timeout_us else None)
-        self._came_at = self._read_at = time.monotonic()
-        self.record = Record(request.request_id()[:LONGEST_ID])
         self._inputs = {tensor.name(): tensor for tensor in request.inputs()}
-        self.call: Call
-        self.parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
-        self.priority = 0
-        self.reads_files = not model.media.isdisjoint(self._inputs)
+        self.reads_files = not self._model.media.isdisjoint(self._inputs)
+        self.record.request_id = _utf8("the request's id", request.request_id)[:LONGEST_ID]
+        told = _utf8("a request parameter", request.parameters)
+        self.parameters = json.loads(told or "{}")
+        self.priority = self.record.priority = read_priority(self.parameters)
 
     def check(self) -> None:
         """Raise CancelledError when the caller went away, or was answered, or the time is over."""
+        if self._answering.locked():
+            return  # its answer is on its way
         self._deadline.check()
         if self._is_left or self._answered:
             raise CancelledError("the request was cancelled")
 
     def ask(self) -> None:
         """Ask Triton whether the caller is still there: it takes 0.2 ms, so no step does it."""
-        with self._answering:
-            self._is_left = self._is_left or (not self._answered and self._sender.is_cancelled())
+        if self._answering.acquire(blocking=False):
+            try:
+                self._is_left = self._is_left or (
+                    not self._answered and self._sender.is_cancelled()
+                )
+            finally:
+                self._answering.release()
 
     def read(self) -> None:
         """Decode the inputs. Raises RequestError."""
@@ -103,6 +122,7 @@ class RequestJob:
         self.call = read_call(inputs, self._model.loaded)
         self.record.arguments = whole_numbers(self.call.kwargs)
         self.record.seeds = self.call.seeds
+        self.amount = self.call.work.of_a_step if self.call.work else self.amount
         self._read_at = time.monotonic()
         seconds["decode_inputs"] = self._read_at - started
 
@@ -144,11 +164,16 @@ class RequestJob:
         if painted is not None:
             files = preview_files(painted, self.call.output.as_base64)
             tensors.append(pb_utils.Tensor(PREVIEW.name, files))
-        self._sender.send(pb_utils.InferenceResponse(tensors))
+        with self._answering:
+            if not self._answered:
+                self._sender.send(pb_utils.InferenceResponse(tensors))
 
     def answer(self, result: Computed) -> None:
-        """Encode the result and send it as the final response."""
+        """Encode the result and send it as the final response; count it where it comes late."""
         model = self._model
+        if self._answered:
+            model.metrics.add_late()
+            return
         wire = encode(result, self.call, model.loaded, self.record)
         requested = frozenset(self._request.requested_output_names())
         wanted = requested & model.outputs if requested else model.outputs
@@ -174,13 +199,15 @@ class RequestJob:
         self.finish([pb_utils.Tensor(INFO.name, text)])
 
     def fail(self, error: BaseException) -> None:
-        """Send an error as the final response."""
-        self._note_seconds()
+        """Send an error as the final response, unless there was one."""
         text, status = one_line(error), CallError
         if isinstance(error, CallError):
             text, status = " ".join(str(error).split()), type(error)
         else:
             self._model.log_error("".join(traceback.format_exception(error)))
+        if self._answered:
+            return
+        self._note_seconds()
         if self._model.decoupled:
             # Triton streams an error's text only: the status goes in, as tritonclient writes it
             text = f"[StatusCode.{status.grpc_status}] {text}"
@@ -216,3 +243,11 @@ class RequestJob:
             record = self.record
             record = replace(record, outcome=outcome, seconds=record.seconds | seconds)
             self._model.metrics.add(record)
+
+
+def _utf8(what: str, read: Callable[[], str]) -> str:
+    """Return a text of the request. Raises RequestError where it is not UTF-8: HTTP lets it in."""
+    try:
+        return read()
+    except UnicodeDecodeError:
+        raise RequestError(f"{what} is not UTF-8; send text encoded as UTF-8") from None

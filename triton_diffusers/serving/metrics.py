@@ -49,6 +49,11 @@ FAMILIES = (
     ),
     Family("outputs_total", "counter", "Pictures, videos and sounds made."),
     Family("steps_total", "counter", "Steps done, also for requests that were stopped or failed."),
+    Family(
+        "late_results_total",
+        "counter",
+        "Results that were thrown away: the request was answered before, as its time was over.",
+    ),
     Family("nan_requests_total", "counter", "Requests whose output held NaN (black pictures)."),
     Family(
         "forwards_total",
@@ -126,7 +131,10 @@ class Metrics:
         self._published: dict[str, float] = {}
         self._forwards: Counter[int] = Counter()
         self._peak = 0
+        self._late = 0
+        self._told_late = 0
         self._records: deque[Record] = deque()
+        self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._works = self._create(make)
@@ -137,6 +145,12 @@ class Metrics:
         """Take the record of a request that is answered."""
         self._records.append(record)
         self._wake.set()
+
+    def add_late(self) -> None:
+        """Count a result that came after its request was answered."""
+        with self._lock:
+            self._late += 1
+        self._log("a call ended after its request was answered; its result is thrown away")
 
     def close(self) -> None:
         """Publish what is left and end the thread."""
@@ -189,7 +203,7 @@ class Metrics:
         if not self._works:
             return
         try:
-            for name, value, number in [*counts(records), *self._forwards_since(state)]:
+            for name, value, number in [*counts(records), *self._grown_since(state)]:
                 self._one(name, value).increment(number)
             for name, value, number in observations(records):
                 self._one(name, value).observe(number)
@@ -201,11 +215,14 @@ class Metrics:
             self._works = False
             self._log(f"the metrics of this model end here: {one_line(error)}")
 
-    def _forwards_since(self, state: State) -> Iterator[Value]:
+    def _grown_since(self, state: State) -> Iterator[Value]:
         for calls, count in sorted(state.forwards.items()):
             if count > self._forwards[calls]:
                 yield "forwards_total", str(calls), count - self._forwards[calls]
                 self._forwards[calls] = count
+        if self._late > self._told_late:
+            yield "late_results_total", "", self._late - self._told_late
+            self._told_late = self._late
 
     def _gauges(self, records: Sequence[Record], state: State) -> Iterator[Value]:
         self._peak = max(self._peak, *(r.peak_memory_bytes for r in records), 0)

@@ -18,12 +18,13 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from triton_diffusers.calls.arguments import Call, names_of_media, read_priority
+from triton_diffusers.calls.arguments import Call, names_of_media
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.contract import is_decoupled
 from triton_diffusers.engine.engine import Engine
-from triton_diffusers.engine.jobs import Beat, Running
+from triton_diffusers.engine.jobs import Beat, Running, fail
 from triton_diffusers.engine.loops import one_run_at_a_time, side_by_side
+from triton_diffusers.engine.patience import LEAST_S, UNKNOWN_S, Patience
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.entry import load_entry
 from triton_diffusers.media.pixels import Array
@@ -35,7 +36,7 @@ from triton_diffusers.running.run import Computed, compute
 from triton_diffusers.running.step_batching import Lane, StepBatcher
 from triton_diffusers.serving.job import RequestJob
 from triton_diffusers.serving.metrics import Metrics, State
-from triton_diffusers.serving.shared_memory import Room
+from triton_diffusers.serving.shared_memory import Room, own_growth
 
 
 class TritonPythonModel:
@@ -62,7 +63,8 @@ class TritonPythonModel:
         self.log(describe_load(self.loaded))
         self.outputs = frozenset(output["name"] for output in model_config["output"])
         self.media = names_of_media(self.loaded.signature)
-        self._room = Room()
+        region = getattr(pb_utils, "shared_memory", None)  # newer servers may hide it
+        self._room = Room(in_region=getattr(region, "free_memory", None), growth=own_growth())
         self._sending = threading.Lock()
         self._lanes: StepBatcher | None = None
         self._batcher: RequestBatcher | None = None
@@ -75,14 +77,14 @@ class TritonPythonModel:
         for request in requests:
             job = RequestJob(request, self)
             try:
+                job.read_head()
                 if job.is_probe():
                     job.answer_probe(self._engine.health() | self._told)
                 else:
                     job.record.queue_length = self._engine.waiting
-                    job.record.priority = job.priority = read_priority(job.parameters)
                     self._engine.submit(job)
             except Exception as error:
-                job.fail(error)
+                fail(job, error)  # what it raises would have Triton answer all of them again
 
     def is_ready(self) -> bool:
         """Tell whether requests would be run; newer servers ask."""
@@ -119,12 +121,13 @@ class TritonPythonModel:
         elif config.request_batching:
             self._batcher = RequestBatcher(self.loaded, config.max_batch, self.log)
             work, max_batch = one_run_at_a_time(self._run_together), config.max_batch
+        compiles = config.torch_compile != "off"
         return Engine(
             work,
             config.max_queue,
             max_batch,
             max_in_flight,
-            config.stuck_after_s,
+            Patience(config.stuck_after_s, UNKNOWN_S if compiles else LEAST_S),
             self.log_error,
         )
 

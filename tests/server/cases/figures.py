@@ -50,6 +50,12 @@ CASES = (
         "max_work",
     ),
     Case(
+        "size-of-a-picture",
+        "edits",
+        FOX | {"image": lambda: np.zeros((1, 800, 1000, 3), np.uint8)},
+        ("'image'", "1000 x 800", "at most 600000", "max_pixels", "smaller picture"),
+    ),
+    Case(
         "work-with-the-entrys-own-steps-and-the-size-of-a-picture",
         "edits",
         FOX | {"num_images_per_prompt": 4, "image": lambda: np.zeros((1, 500, 1000, 3), np.uint8)},

@@ -39,6 +39,9 @@ CASES = (
         _case(f"{f}-scrambled", lambda f=f: files.scrambled(image_file(f)), "send")
         for f in ("png", "jpeg", "webp")
     ),
+    _case("jpeg-filled-with-grey", lambda: files.short_jpeg(image_file("jpeg")), "ends early"),
+    _case("jpeg-bomb", files.jpeg_bomb, "cannot hold its 1000 x 1000 pixels"),
+    _case("png-filled-with-black", lambda: files.png_of_rows(9), "ends early"),
     _case("png-bomb", files.png_bomb, "max_input_pixels", "smaller"),
     _case("png-bomb-in-base64", _in_base64(files.png_bomb), "max_input_pixels"),
     _case("png-just-too-large", lambda: files.png_bomb(1025, 1024), "max_input_pixels"),

@@ -17,7 +17,14 @@ from triton_diffusers.errors import ConfigError
 from triton_diffusers.gateway import Settings
 
 SETTINGS = [name for name in Settings.model_fields if name not in gateway.SECRETS]
-TEXTS = {"int": "99999999", "float": "1.5", "Path": "/tmp/x", "bool": "", "tuple": "a:1,b:2"}
+TEXTS = {
+    "Literal": "markdown",
+    "int": "99999999",
+    "float": "1.5",
+    "Path": "/tmp/x",
+    "bool": "",
+    "tuple": "a:1,b:2",
+}
 
 
 @pytest.fixture(autouse=True)

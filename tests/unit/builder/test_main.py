@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from builder import main as builder
-from triton_diffusers.config.options import GROUPS, options, traits
+from triton_diffusers.config.options import options, traits
 from triton_diffusers.config.text import option_type, option_types, read_option
+from triton_diffusers.families.option import GROUPS
 
 COMMANDS = ("add-model", "inspect", "check", "list", "remove", "serve", "probe", "generate")
 WRITTEN_BY_US = {"model", "diffusers_version"}

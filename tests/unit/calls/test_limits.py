@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from triton_diffusers.calls.limits import LIMITS, check_area, check_ranges
+from triton_diffusers.calls.limits import LIMITS, check_ranges
 from triton_diffusers.config.options import ServeConfig, options
 from triton_diffusers.errors import RequestError
 
@@ -66,9 +66,3 @@ def test_counts_and_sizes_are_positive(name: str, number: int) -> None:
 def test_lists_of_steps_are_limited(name: str) -> None:
     with pytest.raises(RequestError, match=f"'{name}', elements: 1001; at most 1000"):
         check_ranges({name: [1] * 1001}, CONFIG)
-
-
-def test_area() -> None:
-    check_area(4096, 4096, CONFIG)
-    with pytest.raises(RequestError, match="'height' x 'width'"):
-        check_area(4096, 4097, CONFIG)

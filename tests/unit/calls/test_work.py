@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from tests.unit.made_up import ClipPipeline, PicturePipeline
@@ -52,7 +54,7 @@ DOCUMENTED = {
 def test_documented_settings_pass(name: str) -> None:
     work = DOCUMENTED[name]
     check_work(work, CONFIG)
-    check_area(work.height, work.width, CONFIG)
+    check_area(replace(work, sized_by=""), CONFIG, read_signature(PicturePipeline))
     check_ranges(
         {
             "num_inference_steps": work.steps,
@@ -85,6 +87,7 @@ def test_each_limit_alone_may_be_reached_but_not_all_together() -> None:
         ({"timesteps": [3, 2, 1]}, 1, Work(3, *USUAL_SIZE, 1, 1)),
         ({"num_inference_steps": None}, 1, Work(1, *USUAL_SIZE, 1, 1)),
         ({"image": Image.new("RGB", (30, 20))}, 1, Work(50, *USUAL_SIZE, 1, 1)),
+        ({"image": [Image.new("RGB", (3, 2))] * 5}, None, Work(50, *USUAL_SIZE, 1, 5)),
         (
             {"mask_image": [Image.new("L", (3, 2)), Image.new("L", (2000, 1500))]},
             1,
@@ -118,3 +121,49 @@ def test_an_entry_whose_own_defaults_are_too_much_is_refused() -> None:
         check_call_kwargs(config, signature)
     given = ServeConfig(model="m", max_work=40, diffusers_call_kwargs={"height": 512, "width": 512})
     check_call_kwargs(given, signature)
+
+
+class UpscalePipeline:
+    def __call__(self, image: Image.Image = None, num_inference_steps: int = 5) -> Any: ...
+
+
+class EditPipeline:
+    def __call__(self, image: Image.Image = None, height: int | None = None) -> Any:
+        height = height or self.default_sample_size
+
+
+UpscalePipeline.__name__ = "StableDiffusionUpscalePipeline"
+PICTURE = Image.new("RGB", (4000, 3000))
+VIDEO = torch.zeros(1, 2, 3, 1500, 2000)
+
+
+@pytest.mark.parametrize(
+    ("cls", "kwargs", "size", "sized_by"),
+    [
+        (PicturePipeline, {"image": PICTURE}, (4000, 3000), "image"),
+        (PicturePipeline, {"image": PICTURE, "height": 8, "width": 16}, (16, 8), ""),
+        (PicturePipeline, {"mask_image": [PICTURE]}, (4000, 3000), "mask_image"),
+        (PicturePipeline, {}, USUAL_SIZE, None),
+        (ClipPipeline, {"video": [PICTURE] * 3}, (4000, 3000), "video"),
+        (PicturePipeline, {"image": [[PICTURE], [PICTURE]]}, (4000, 3000), "image"),
+        (ClipPipeline, {"video": [VIDEO]}, (2000, 1500), "video"),
+        (ClipPipeline, {"video": VIDEO}, (2000, 1500), "video"),
+        (UpscalePipeline, {"image": PICTURE}, (16000, 12000), "image"),
+        (EditPipeline, {"image": PICTURE}, USUAL_SIZE, None),
+    ],
+)
+def test_outputs_that_are_too_large_are_refused_whatever_their_size_comes_from(
+    cls: type, kwargs: dict[str, Any], size: tuple[int, int], sized_by: str | None
+) -> None:
+    signature = read_signature(cls)
+    work = read_work(kwargs, signature, 1)
+    assert ((work.width, work.height), work.sized_by) == (size, sized_by)
+    pixels = size[0] * size[1]
+    check_area(work, ServeConfig(model="m", max_pixels=pixels), signature)
+    if sized_by is not None:
+        told = "'height' x 'width'"
+        if sized_by:
+            told = f"input '{sized_by}': .* {size[0]} x {size[1]} pixels .*send a smaller picture"
+        with pytest.raises(RequestError, match=told) as refused:
+            check_area(work, ServeConfig(model="m", max_pixels=pixels - 1), signature)
+        assert "max_pixels" in str(refused.value)

@@ -39,6 +39,11 @@ def test_every_class_is_reached_and_listed_in_the_tree():
         (("INVALID_ARGUMENT", "400"), "input 'x' is wrong", InvalidRequest),
         (("UNIMPLEMENTED", "501"), "doesn't support decoupled", InvalidRequest),
         (("UNAVAILABLE", "503"), "the queue is full: 8 requests wait", ServerBusy),
+        (
+            ("UNAVAILABLE", "503"),
+            "the answer of 3 MB does not fit into the server's shared memory",
+            PipelineError,
+        ),
         (("NOT_FOUND", "404"), "Request for unknown model: 'x' is not found", ModelNotFound),
         (("UNAVAILABLE", "400"), "Request for unknown model: 'x' is not found", ModelNotFound),
         (("INTERNAL", "500"), "RuntimeError: boom", PipelineError),

@@ -16,6 +16,7 @@ from triton_diffusers.engine.deadline import Deadline
 from triton_diffusers.engine.engine import Engine
 from triton_diffusers.engine.jobs import Running
 from triton_diffusers.engine.loops import one_run_at_a_time
+from triton_diffusers.engine.patience import LEAST_S, MARGIN, UNKNOWN_S, Patience
 from triton_diffusers.errors import BusyError, CancelledError
 
 WAIT_S = 20
@@ -37,6 +38,7 @@ class RecordingJob:
         self.read = read
         self.reads_files = reads_files
         self.kind = kind
+        self.amount = 1.0
         self.cancelled = False
         self.asked = 0
         self.answers: list[Any] = []
@@ -435,7 +437,7 @@ def test_a_request_that_is_not_read_yet_is_dropped_too(engine: Engine) -> None:
 
 def test_a_stuck_run_is_found_told_and_recovered_from() -> None:
     go, told = threading.Event(), []
-    engine = Engine(ONE_BY_ONE, 9, stuck_after_s=0.3, log=told.append)
+    engine = Engine(ONE_BY_ONE, 9, patience=Patience(0.3), log=told.append)
     stuck, waiting = RecordingJob(lambda: go.wait(WAIT_S)), RecordingJob()
     assert engine.health()["status"] == "ready"
     for job in (stuck, waiting):
@@ -469,7 +471,7 @@ def test_steps_keep_a_long_run_from_being_stuck() -> None:
             beat()
         return ["served"]
 
-    engine = Engine(one_run_at_a_time(steps), 9, stuck_after_s=0.6)
+    engine = Engine(one_run_at_a_time(steps), 9, patience=Patience(0.6))
     job = RecordingJob()
     engine.submit(job)
     assert job.done.wait(WAIT_S)
@@ -479,7 +481,7 @@ def test_steps_keep_a_long_run_from_being_stuck() -> None:
 
 def test_a_stuck_run_does_not_hold_unloading() -> None:
     go = threading.Event()
-    engine = Engine(ONE_BY_ONE, 9, stuck_after_s=0.2, log=lambda _: None)
+    engine = Engine(ONE_BY_ONE, 9, patience=Patience(0.2), log=lambda _: None)
     engine.submit(RecordingJob(lambda: go.wait(WAIT_S)))
     engine.close()
     assert not go.is_set()
@@ -493,3 +495,96 @@ def test_deadline() -> None:
     time.sleep(0.01)
     with pytest.raises(CancelledError, match=r"timeout of 0\.001 s"):
         late.check()
+
+
+def test_a_job_whose_time_is_over_is_answered_while_it_runs(
+    engine: Engine, blocker: Callable[[], None]
+) -> None:
+    go, started = threading.Event(), threading.Event()
+    late = RecordingJob(lambda: started.set() or go.wait(WAIT_S))
+    blocker()
+    engine.submit(late)
+    assert started.wait(WAIT_S)
+    late.cancelled = True
+    assert late.done.wait(WAIT_S)
+    assert engine.health()["running"] == 1  # its place is taken until the call ends
+    following = RecordingJob(lambda: "served")
+    engine.submit(following)
+    assert not following.done.wait(0.2)
+    go.set()
+    assert following.done.wait(WAIT_S)
+    assert [type(answer) for answer in late.answers] == [CancelledError]
+
+
+def test_a_job_whose_time_is_over_is_answered_while_its_result_is_encoded(engine: Engine) -> None:
+    go = threading.Event()
+
+    class Encoding(RecordingJob):
+        def answer(self, result: Any) -> None:
+            assert go.wait(WAIT_S)
+            super().answer(result)
+
+    job = Encoding()
+    engine.submit(job)
+    job.cancelled = True
+    assert job.done.wait(WAIT_S)
+    go.set()
+    assert [type(answer) for answer in job.answers] == [CancelledError]
+
+
+@pytest.mark.parametrize("results", [[], ["one", "too many"]])
+def test_a_wrong_number_of_results_loses_nobody(results: list[Any]) -> None:
+    engine = Engine(one_run_at_a_time(lambda jobs, beat: results), 9)
+    jobs = [RecordingJob(), RecordingJob()]
+    for job in jobs:
+        engine.submit(job)
+        assert job.done.wait(WAIT_S)
+        assert f"1 requests ran and gave {len(results)} results" in str(job.answers[0])
+    engine.close()
+
+
+def test_a_file_that_no_thread_reads_is_refused_and_holds_nothing() -> None:
+    engine = Engine(ONE_BY_ONE, 9)
+    engine._readers.shutdown()
+    job = RecordingJob(reads_files=True)
+    engine.submit(job)
+    assert job.done.wait(WAIT_S)
+    assert "send the request again" in str(job.answers[0])
+    assert engine.waiting == 0
+    engine.close()
+
+
+def test_a_log_that_fails_ends_neither_the_watcher_nor_an_answer() -> None:
+    def broken(text: str) -> None:
+        raise OSError("no room for the log")
+
+    go = threading.Event()
+    engine = Engine(ONE_BY_ONE, 9, patience=Patience(0.2), log=broken)
+    for _ in range(2):  # the second finds the watcher alive
+        job = RecordingJob(lambda: go.wait(WAIT_S))
+        engine.submit(job)
+        assert job.done.wait(WAIT_S)
+        go.set()
+        deadline = time.monotonic() + WAIT_S
+        while engine.health()["status"] != "ready":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        go.clear()
+    go.set()
+    engine.close()
+
+
+def test_patience_is_told_or_learned_and_grows_with_what_is_computed() -> None:
+    assert Patience(7.0).of(1e6) == 7.0
+    learned = Patience()
+    assert learned.of(1) == UNKNOWN_S
+    learned.saw(amount=1, longest_gap_s=0.01)
+    assert learned.of(1) == LEAST_S
+    learned.saw(amount=2, longest_gap_s=40)
+    assert learned.of(2) == MARGIN * 40
+    assert learned.of(1) == MARGIN * 20
+    assert learned.of(3) == MARGIN * 60 * 1.5
+    assert learned.of(1000) == UNKNOWN_S
+    learned.saw(amount=2, longest_gap_s=1000)
+    assert learned.of(1000) == MARGIN * 1000
+    assert Patience(least_s=UNKNOWN_S).of(1) == UNKNOWN_S

@@ -14,7 +14,7 @@ from builder import console
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading import features
-from triton_diffusers.loading.checks import check_alone
+from triton_diffusers.loading.features import check_alone
 from triton_diffusers.loading.plan import plan_load
 
 SD = {
@@ -181,7 +181,7 @@ def test_what_needs_no_pipeline_is_told_first(options, message):
 
 def test_what_needs_no_pipeline_needs_no_import():
     code = (
-        "import sys; from triton_diffusers.loading.checks import check_alone;"
+        "import sys; from triton_diffusers.loading.features import check_alone;"
         "from triton_diffusers.config.options import ServeConfig;"
         "check_alone(ServeConfig(model='m', lora='x', quantization_config='int8',"
         " warmup='8x8'));"

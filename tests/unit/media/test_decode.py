@@ -6,7 +6,9 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
+import struct
 from collections.abc import Callable
+from typing import Any
 
 import av
 import numpy as np
@@ -200,3 +202,56 @@ def test_the_size_of_a_file_is_limited_before_and_after_base64() -> None:
     for data in (bytes(3000), base64.b64encode(bytes(1100)), b"data:;base64," + b"A" * 1400):
         with pytest.raises(RequestError, match="max_input_bytes"):
             read_file(data, "x", small)
+
+
+def _jpeg(**options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(RNG.integers(0, 256, (50, 60, 3), np.uint8)).save(buffer, "JPEG", **options)
+    return buffer.getvalue()
+
+
+JPEGS = {
+    "plain": {},
+    "progressive": {"progressive": True},
+    "restarts": {"restart_marker_blocks": 2},
+    "progressive-restarts": {"progressive": True, "restart_marker_blocks": 2, "subsampling": 2},
+}
+
+
+@pytest.mark.parametrize("name", list(JPEGS))
+def test_a_jpeg_that_ends_early_is_not_filled_with_grey(name: str) -> None:
+    whole = _jpeg(**JPEGS[name])
+    assert decode_image(read_file(whole, "x", LIMITS), "x", LIMITS).size == (60, 50)
+    with pytest.raises(RequestError, match=r"'x': broken file: it ends early: .*send all of it"):
+        decode_image(files.short_jpeg(whole), "x", LIMITS)
+
+
+def test_a_header_that_promises_more_than_its_file_can_hold_is_refused_before_decoding() -> None:
+    bomb = bytearray(_jpeg())
+    start = bomb.index(b"\xff\xc0")
+    bomb[start + 5 : start + 9] = struct.pack(">HH", 8000, 8000)
+    with pytest.raises(RequestError, match="cannot hold its 8000 x 8000 pixels"):
+        read_file(bytes(bomb), "x", ServeConfig(model="any"))
+
+
+@pytest.mark.parametrize(("interlaced", "rows"), [(0, 64), (0, 63), (0, 1), (1, 64)])
+def test_a_png_whose_data_end_early_is_not_filled_with_black(interlaced: int, rows: int) -> None:
+    content = files.png_of_rows(rows, 64, interlaced)
+    if rows == 64:
+        assert decode_image(content, "x", LIMITS).size == (64, 64)
+        return
+    with pytest.raises(RequestError, match="'x': broken file: it ends early: pixels are missing"):
+        decode_image(content, "x", LIMITS)
+
+
+@pytest.mark.parametrize("kind", ["png", "gif", "webp", "avi", "mp4", "mkv", "wav", "rf64", "ogg"])
+def test_containers_that_end_early_are_refused(kind: str) -> None:
+    whole = files.container_file(kind)
+    roomy = ServeConfig(model="any")
+    assert read_file(whole, "x", roomy) == whole
+    assert read_file(whole + b"\0" * 9, "x", roomy)  # what follows it does no harm
+    for cut in (whole[: len(whole) // 2], whole[:-20]):
+        with pytest.raises(
+            RequestError, match=r"'x': broken file: it ends early: .*(missing|cut off)"
+        ):
+            read_file(cut, "x", roomy)

@@ -2,7 +2,7 @@
 """The fields of a request -> the keywords of a call of its model: the one place that maps names.
 
 A field that the model has an input for is that input. Others are renamed (size, n ...), compared
-with how the model was loaded (boundary_ratio ...), or ignored with a note (quality ...). What is
+with how the model was loaded (generator_device ...), or ignored with a note (quality ...). What is
 none of these goes to the server as it is, which knows it or refuses it by name. Pictures, videos
 and sound become file contents: the client would take a text as a path.
 """
