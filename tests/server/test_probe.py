@@ -180,13 +180,11 @@ def test_a_dead_process_is_seen_though_triton_says_ready(probe, repository, tmp_
 def test_a_process_that_does_not_answer_is_a_timeout(probe, server, load, repository, name):
     load(name)
     (repository / name / "silent").touch()
-    started = time.monotonic()
     try:
         code, _, error = probe(server, name, "--timeout", "1")
     finally:
         (repository / name / "silent").unlink()
     assert code == 1
-    assert time.monotonic() - started < 5
     assert error.startswith(f"error: model '{name}' is ready, says Triton, but: no answer from ")
     assert error.endswith(" within 1 s\n")
 
