@@ -21,10 +21,10 @@ TOGETHER = {"preview": "tiny"}
 """Of these some files use both."""
 MACHINE = ("test_admin_key.py", "test_client_transport.py", "client/test_sizes.py")
 """Files whose tests look at what the whole machine has in /dev/shm: never side by side."""
-
-
-WAITING = ("server/test_serve_requests.py", "server/test_serve.py", "server/test_starting.py")
-WAITING += ("gateway/test_job_store.py", "unit/test_packaging.py")
+WAITING = (
+    *("server/test_probe.py", "server/test_serve_requests.py", "server/test_serve.py"),
+    *("server/test_starting.py", "gateway/test_job_store.py", "unit/test_packaging.py", "machine"),
+)
 """Files whose tests wait more than they compute: a third lane has them, and nothing else."""
 FIRST = ("tiny", "small", "page", "tests/server/", "tests/pipeline/")
 """What takes long comes first, so that the lanes end together."""

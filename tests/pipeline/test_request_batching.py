@@ -70,14 +70,14 @@ def test_each_gets_what_it_would_get_alone(models: Path, name: str) -> None:
 def test_a_kind_that_disagrees_runs_one_by_one(models: Path, name: str) -> None:
     loaded, told = load_tiny(models, name), []
     batcher = RequestBatcher(loaded, 8, told.append)
-    for order in ORDERS[:2]:  # the first round finds out, the second knows
+    for order in ((0, 1), (5, 3)):  # the first round finds out, the second knows
         calls = [_call(loaded, name, number) for number in order]
-        for call, result in zip(calls, batcher.run(calls, [_ignore] * 3), strict=True):
+        for call, result in zip(calls, batcher.run(calls, [_ignore] * 2), strict=True):
             assert isinstance(result, Computed)
             assert _difference(compute(call, loaded, _ignore), result) == 0
     assert REFUSED[name] in told[0]
     assert REFUSED[name] in batcher.facts()["not_joined"][0]
-    assert batcher.facts()["calls_by_requests"] == {"1": 6}
+    assert batcher.facts()["calls_by_requests"] == {"1": 4}
 
 
 def test_texts_of_as_many_words_may_be_of_different_length(models: Path) -> None:

@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from builder import main as builder
 from builder.tritonserver.server import Server
+from tests.server.entries import ENTRIES
 from tests.server.wire import BUSY_STATUS, PROTOCOLS, TIMEOUT_S, Pending, connect, infer, refusal
+from tests.waiting import wait_for
 
 pytest_plugins = ("tests.server.small_server",)
 
@@ -179,3 +182,17 @@ def test_the_timeout_of_a_waiting_request_drops_it(
     finally:
         running.cancel()
         running.answer()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_probe_is_answered_by_every_entry_without_running_it(
+    small_server: Server, protocol: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = small_server.http_url if protocol == "http" else small_server.grpc_url
+    expected = {f"{entry}: ready, waiting 0, running 0" for entry in ENTRIES}
+
+    def answered() -> bool:  # what the tests before this one left may still be stopping
+        assert builder.main(["probe", "--protocol", protocol, "--url", url]) == 0
+        return expected <= set(capsys.readouterr().out.splitlines())
+
+    wait_for(answered)

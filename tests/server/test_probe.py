@@ -16,9 +16,6 @@ from builder import main as builder
 from builder.tritonserver.server import Server, start_server
 from tests.server.builder_serve import CONFIG as FOREIGN_CONFIG
 from tests.server.builder_serve import WORKING, add_model
-from tests.server.entries import ENTRIES
-
-pytest_plugins = ("tests.server.small_server",)
 
 PROBED = """
 import json, os, time
@@ -151,14 +148,6 @@ def test_without_a_name_every_loaded_model_is_asked(probe, server, load):
     ]
 
 
-@pytest.mark.parametrize("entry", sorted(ENTRIES))
-def test_entries_answer_without_running(probe, small_server, entry):
-    started = time.monotonic()
-    code, told, _ = probe(small_server, entry)
-    assert (code, told) == (0, f"{entry}: ready, waiting 0, running 0\n")
-    assert time.monotonic() - started < 5
-
-
 @pytest.mark.parametrize("name", ["plain", "stream"])
 def test_a_stuck_model_says_so(probe, server, load, repository, name):
     load("pair", name)
@@ -191,13 +180,11 @@ def test_a_dead_process_is_seen_though_triton_says_ready(probe, repository, tmp_
 def test_a_process_that_does_not_answer_is_a_timeout(probe, server, load, repository, name):
     load(name)
     (repository / name / "silent").touch()
-    started = time.monotonic()
     try:
         code, _, error = probe(server, name, "--timeout", "1")
     finally:
         (repository / name / "silent").unlink()
     assert code == 1
-    assert time.monotonic() - started < 5
     assert error.startswith(f"error: model '{name}' is ready, says Triton, but: no answer from ")
     assert error.endswith(" within 1 s\n")
 
