@@ -170,6 +170,8 @@ def test_callers_hear_that_a_model_is_away_and_not_that_there_is_none(serve, rep
     found: Counter[int] = Counter()
     prefix, before = regions(serving)
     kill(serving, "third")
+    serving.wait_for("'third' died; loading it again")
+    time.sleep(1)  # one that meets the dead process waits for seconds
     while found[200] < 3:
         found[infer(serving, "third")] += 1
         assert infer(serving, "first") == 200
