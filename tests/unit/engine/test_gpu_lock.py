@@ -31,7 +31,7 @@ class _Others:
 
     def __init__(self, root: Path) -> None:
         self.root = root / "locks"
-        self.told, self.processes = PROCESSES.Queue(), {}
+        self.told, self.processes = PROCESSES.SimpleQueue(), {}
         self.go_on: dict[str, Any] = {}
 
     def start(self, name: str, turns: int = 1) -> None:
@@ -42,7 +42,9 @@ class _Others:
         assert self.next() == (name, "asks")
 
     def next(self) -> tuple[str, str]:
-        return self.told.get(timeout=PATIENCE_S)  # type: ignore[no-any-return]
+        assert self.told._reader.poll(PATIENCE_S)
+        told: tuple[str, str] = self.told.get()
+        return told
 
     def in_line(self, count: int) -> None:
         """Wait until so many are in the queue."""
