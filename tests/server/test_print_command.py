@@ -11,6 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,8 @@ def test_a_shell_serves_the_demo_with_it(
         key = options["--http-restricted-api"].partition(f"{ADMIN_HEADER}=")[2]
         assert status(logging, **{ADMIN_HEADER: key}) == 200
     finally:
-        os.killpg(shell.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()
 
 
