@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from triton_diffusers.config.options import named
 from triton_diffusers.gateway import Settings, create_app, errors
-from triton_diffusers.gateway.middleware.metrics import Metrics
+from triton_diffusers.gateway.middleware.metrics import GatewayMetrics
 from triton_diffusers.gateway.requests import fields
 
 Rows = Iterable[tuple[str, ...]]
@@ -62,7 +62,7 @@ def gateway_statuses() -> Rows:
 
 def gateway_metrics() -> Rows:
     yield "metric", "kind", "labels", "what it is"
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     for metric in (
         *(metrics.requests, metrics.seconds, metrics.added, metrics.running, metrics.jobs),
     ):

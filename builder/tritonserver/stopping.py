@@ -20,7 +20,7 @@ ASK_S = 2.0
 POLL_S = 0.1
 
 
-class Running(Protocol):
+class Stoppable(Protocol):
     """What of a server its end needs."""
 
     process: Popen[bytes]
@@ -46,7 +46,7 @@ class Running(Protocol):
         """End it and all that it started at once."""
 
 
-def end(server: Running) -> list[str]:
+def end(server: Stoppable) -> list[str]:
     """End the server and everything that it started; return the models that were not done."""
     unfinished: list[str] = []
     try:
@@ -60,7 +60,7 @@ def end(server: Running) -> list[str]:
     return unfinished
 
 
-def _unload_all(server: Running) -> set[str] | None:
+def _unload_all(server: Stoppable) -> set[str] | None:
     """Ask the loaded models to end; return those that have work to finish, None: unknown."""
     try:
         states = server.states(ASK_S)
@@ -74,7 +74,7 @@ def _unload_all(server: Running) -> set[str] | None:
     return {name for name, state in states.items() if state in ("READY", "UNLOADING")}
 
 
-def _wait(server: Running, awaited: set[str] | None) -> list[str]:
+def _wait(server: Stoppable, awaited: set[str] | None) -> list[str]:
     """Wait until the server ended, or has only idle connections, or its time is over."""
     deadline = time.monotonic() + server.exit_timeout_s
     grace_ends: float | None = None

@@ -23,7 +23,7 @@ from triton_diffusers.errors import ConfigError
 from triton_diffusers.loading.arguments import load_kwargs
 from triton_diffusers.loading.load import load_pipeline
 from triton_diffusers.quantization.native import build_native
-from triton_diffusers.quantization.request import read_request
+from triton_diffusers.quantization.request import read_quantization
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 PAGE = (GOLDEN.parent.parent / "docs" / "load-options.md").read_text(encoding="utf-8")
@@ -66,7 +66,7 @@ def test_qwen_image_in_fp8(tmp_path: Path) -> None:
 
     written = _written("qwen-image-fp8")
     components = {"transformer": "QwenImageTransformer2DModel", "vae": "AutoencoderKLQwenImage"}
-    request = read_request(written, components, "QwenImagePipeline")
+    request = read_quantization(written, components, "QwenImagePipeline")
     assert request is not None
     mapping = build_native(request.form, components).quant_mapping
     assert list(mapping) == ["transformer"]
@@ -95,7 +95,9 @@ FLUX = {
 @pytest.mark.parametrize("block", _blocks("json"), ids=lambda block: block[2:15])
 def test_diffusers_own_form_of_quantization(block: str, tmp_path: Path) -> None:
     given: dict[str, Any] = json.loads(block)
-    request = read_request(ServeConfig(model="m", quantization_config=given), FLUX, "FluxPipeline")
+    request = read_quantization(
+        ServeConfig(model="m", quantization_config=given), FLUX, "FluxPipeline"
+    )
     assert request is not None
     build_native(request.form, FLUX)
     # layers of the tiny model are 16 wide

@@ -19,7 +19,7 @@ from tests.pipeline.loaded import load_tiny
 from tests.tiny import TINY
 from tests.tiny.media import draw_cutout, draw_mask, draw_picture
 from triton_diffusers.calls.arguments import read_call
-from triton_diffusers.client.entry import Entry
+from triton_diffusers.client.entry import ServedEntry
 from triton_diffusers.client.request import build_inputs
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.errors import RequestError
@@ -42,7 +42,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
 
 def _keywords_to_call(loaded: LoadedPipeline, keywords: dict[str, Any]) -> Any:
     inputs = {tensor.name: tensor for tensor in entry_inputs(loaded.signature)}
-    return read_call(build_inputs(Entry("x", inputs, {}, False), keywords), loaded)
+    return read_call(build_inputs(ServedEntry("x", inputs, {}, False), keywords), loaded)
 
 
 def _ask(loaded: LoadedPipeline, **keywords: Any) -> dict[str, np.ndarray]:

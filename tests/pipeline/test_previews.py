@@ -21,7 +21,7 @@ from triton_diffusers.loading.load import load_pipeline
 from triton_diffusers.pipelines.isolation import isolate
 from triton_diffusers.pipelines.loaded import LoadedPipeline
 from triton_diffusers.previews import previews
-from triton_diffusers.previews.latents import Latents, Step
+from triton_diffusers.previews.latents import Latents, SchedulerStep
 from triton_diffusers.previews.previews import CallPreviews, Previews
 from triton_diffusers.running.request_batching import RequestBatcher
 from triton_diffusers.running.run import Computed, compute, run_call
@@ -108,7 +108,7 @@ def test_latents_are_found_and_nothing_changes(
         assert abs(pictures.shape[1] / pictures.shape[2] - height / width) < 0.1
 
 
-def _step(scheduler: Any, **options: Any) -> tuple[Step, Any, Any]:
+def _step(scheduler: Any, **options: Any) -> tuple[SchedulerStep, Any, Any]:
     """Take the second step of a watched scheduler and of an unwatched one alike."""
     import torch
 

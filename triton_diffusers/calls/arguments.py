@@ -12,7 +12,7 @@ from typing import Any
 from triton_diffusers.calls import values
 from triton_diffusers.calls.counts import count_outputs, match_nets, match_prompts, read_seeds
 from triton_diffusers.calls.limits import (
-    Work,
+    Workload,
     check_area,
     check_ranges,
     check_work,
@@ -55,7 +55,7 @@ class Call:
     """How many elements each text and picture input has, to explain a failure."""
     outputs: int | None = None
     """How many pictures, videos or sounds the call gives; None where only the pipeline knows."""
-    work: Work | None = None
+    work: Workload | None = None
     """What it computes."""
 
 

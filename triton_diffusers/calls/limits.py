@@ -95,7 +95,7 @@ def _refuse_above(what: str, number: float, most: float, origin: str) -> None:
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """What a call computes. What neither the request nor the signature tells is 1."""
 
     steps: int
@@ -119,7 +119,7 @@ class Work:
         return self.megapixel_steps / self.steps * self.seconds
 
 
-def check_area(work: Work, config: ServeConfig, signature: Signature) -> None:
+def check_area(work: Workload, config: ServeConfig, signature: Signature) -> None:
     """Raise RequestError for outputs that are too large, whatever their size comes from."""
     if work.sized_by is None or work.height * work.width <= config.max_pixels:
         return
@@ -135,7 +135,7 @@ def check_area(work: Work, config: ServeConfig, signature: Signature) -> None:
     )
 
 
-def check_work(work: Work, config: ServeConfig) -> None:
+def check_work(work: Workload, config: ServeConfig) -> None:
     """Raise RequestError for a call that is too much in all."""
     amount = work.megapixel_steps
     if amount > config.max_work:
@@ -146,7 +146,7 @@ def check_work(work: Work, config: ServeConfig) -> None:
         )
 
 
-def read_work(kwargs: Mapping[str, Any], signature: Signature, outputs: int | None) -> Work:
+def read_work(kwargs: Mapping[str, Any], signature: Signature, outputs: int | None) -> Workload:
     """Return what a call asks for: from its arguments, else from the defaults of `__call__`.
 
     kwargs: by the names of `__call__`. A size that is in neither is that of the largest picture or
@@ -171,7 +171,7 @@ def read_work(kwargs: Mapping[str, Any], signature: Signature, outputs: int | No
     height, width = math.ceil(height * scale), math.ceil(width * scale)
     lengths = [_float(value) or USUAL_S for name, value in given.items() if SECONDS.search(name)]
     seconds = max(1.0, *lengths) if lengths else 1.0
-    return Work(max(steps, 1), height, width, frames, outputs * copies, sized_by, seconds)
+    return Workload(max(steps, 1), height, width, frames, outputs * copies, sized_by, seconds)
 
 
 def _size(

@@ -37,7 +37,7 @@ DTYPE_NAMES = {np.dtype(dtype): short for short, dtype in WIRE_DTYPES.items()}
 
 
 @dataclass(frozen=True)
-class Call:
+class InferenceRequest:
     """One request: slots place tensors in `region`, `outputs` names what to return (None: all)."""
 
     model: str
@@ -71,7 +71,7 @@ def raw_bytes(array: Array) -> bytes:
     return bytes(serialize_byte_tensor(array).item()) if array.size else b""
 
 
-def read_progress(call: Call, outputs: Mapping[str, Array]) -> bool:
+def read_progress(call: InferenceRequest, outputs: Mapping[str, Array]) -> bool:
     """Report a response that carries progress and no result; return whether it was one."""
     if PROGRESS.name not in outputs or not outputs.keys() <= {PROGRESS.name, PREVIEW.name}:
         return False
@@ -83,14 +83,14 @@ def read_progress(call: Call, outputs: Mapping[str, Array]) -> bool:
     return True
 
 
-def _read_previews(call: Call, previews: Array) -> list[Image.Image]:
+def _read_previews(call: InferenceRequest, previews: Array) -> list[Image.Image]:
     files = previews.reshape(-1).tolist()
     if OUTPUT_BASE64.name in call.inputs and call.inputs[OUTPUT_BASE64.name].all():
         files = [base64.b64decode(file) for file in files]
     return [read_image(file) for file in files]
 
 
-def from_region(call: Call, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:
+def from_region(call: InferenceRequest, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:
     """Return an output that the server wrote into the call's region, without copying it."""
     if call.region is None:
         raise ValueError(f"output '{name}' is in shared memory, but the call has none")

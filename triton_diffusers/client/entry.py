@@ -10,7 +10,7 @@ from triton_diffusers.contract import BYTES_SUFFIX, Tensor
 
 
 @dataclass(frozen=True)
-class Entry:
+class ServedEntry:
     """A model on the server. `decoupled`: it sends its progress before the result."""
 
     name: str
@@ -27,9 +27,9 @@ class Entry:
         return name.endswith(BYTES_SUFFIX) and self.is_media(name.removesuffix(BYTES_SUFFIX))
 
 
-def read_entry(config: Any) -> Entry:
+def read_entry(config: Any) -> ServedEntry:
     """Read a `ModelConfig` message."""
-    return Entry(
+    return ServedEntry(
         name=config.name,
         inputs={i.name: _read_tensor(i, i.optional) for i in config.input},
         outputs={o.name: _read_tensor(o, False) for o in config.output},

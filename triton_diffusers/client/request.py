@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from triton_diffusers.client.entry import Entry
+from triton_diffusers.client.entry import ServedEntry
 from triton_diffusers.client.errors import InvalidRequest
 from triton_diffusers.client.media import encode_files, encode_media
 from triton_diffusers.client.values import describe, encode_value
@@ -16,7 +16,7 @@ from triton_diffusers.errors import near_miss, unknown
 from triton_diffusers.media.pixels import Array
 
 
-def build_inputs(entry: Entry, keywords: Mapping[str, Any]) -> dict[str, Array]:
+def build_inputs(entry: ServedEntry, keywords: Mapping[str, Any]) -> dict[str, Array]:
     """Turn keywords into input tensors by name; None is not sent.
 
     A keyword that is no input joins the JSON object in `extra`, where the server knows it or
@@ -51,7 +51,7 @@ def without_extra(error: InvalidRequest, keywords: Mapping[str, Any]) -> Invalid
     return InvalidRequest(f"argument {text}" if text.startswith("'") else text, error.status)
 
 
-def _encode(entry: Entry, name: str, value: Any) -> dict[str, Array]:
+def _encode(entry: ServedEntry, name: str, value: Any) -> dict[str, Array]:
     if entry.is_media(name):
         return encode_media(entry.inputs[name], value)
     if entry.is_file(name):
@@ -59,7 +59,7 @@ def _encode(entry: Entry, name: str, value: Any) -> dict[str, Array]:
     return {name: encode_value(entry.inputs[name], value)}
 
 
-def _merge_extra(entry: Entry, given: Any, others: dict[str, Any]) -> dict[str, Any]:
+def _merge_extra(entry: ServedEntry, given: Any, others: dict[str, Any]) -> dict[str, Any]:
     """Join the caller's own `extra` (a dict or its JSON text) and the keywords without an input."""
     extra = {} if given is None else _read_extra(given)
     if EXTRA.name not in entry.inputs:
@@ -84,7 +84,7 @@ def _read_extra(given: Any) -> dict[str, Any]:
     return dict(extra)
 
 
-def _to_json(entry: Entry, name: str, value: Any) -> Any:
+def _to_json(entry: ServedEntry, name: str, value: Any) -> Any:
     """Return a value that JSON carries, numpy's numbers and arrays as plain ones."""
     try:
         return json.loads(json.dumps(value, allow_nan=False, default=_plain))
@@ -101,7 +101,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def _hint(entry: Entry, name: str) -> str:
+def _hint(entry: ServedEntry, name: str) -> str:
     if is_reserved(name):
         return f": {reserved_hint(name)}."
     return f".{near_miss(name, entry.inputs)}"

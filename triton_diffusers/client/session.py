@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from triton_diffusers.client.call import Call, Preview, Progress
-from triton_diffusers.client.entry import Entry
+from triton_diffusers.client.call import InferenceRequest, Preview, Progress
+from triton_diffusers.client.entry import ServedEntry
 from triton_diffusers.client.errors import (
     Cancelled,
     DiffusersClientError,
@@ -29,7 +29,7 @@ from triton_diffusers.client.errors import (
 from triton_diffusers.client.regions import Region
 from triton_diffusers.client.request import build_inputs, without_extra
 from triton_diffusers.client.result import Result
-from triton_diffusers.client.sizes import SizeMemory, plan_region
+from triton_diffusers.client.sizes import OutputSizes, plan_region
 from triton_diffusers.client.values import NUMPY_DTYPES
 from triton_diffusers.config import admin_key
 from triton_diffusers.contract import INFO, OUTPUT_BASE64, PREVIEW_EVERY, Tensor
@@ -72,8 +72,8 @@ class Session:
         self.model = model
         self._streams = streams
         self._no_shared_memory = "" if local else "the server is not on this machine"
-        self._entry: Entry | None = None
-        self._sizes = SizeMemory()
+        self._entry: ServedEntry | None = None
+        self._sizes = OutputSizes()
         self._leftovers: set[str] = set()
         """Regions that the server would not give up yet: a cancelled call still writes there."""
 
@@ -98,7 +98,7 @@ class Session:
         entry = yield from self._describe()
         self._refuse_stream(entry)
         blanks = {n: _blank(t) for n, t in entry.inputs.items() if not t.optional}
-        call = Call(
+        call = InferenceRequest(
             self.model,
             blanks,
             entry.decoupled,
@@ -134,20 +134,20 @@ class Session:
         """Give back what the server still holds for this client, as far as it lets go in time."""
         yield from self._sweep(self._leftovers, CLOSE_PATIENCE_S)
 
-    def _describe(self, timeout_s: float | None = None) -> Steps[Entry]:
+    def _describe(self, timeout_s: float | None = None) -> Steps[ServedEntry]:
         patience_s = min(timeout_s or QUESTION_TIMEOUT_S, QUESTION_TIMEOUT_S)
-        entry: Entry = yield lambda transport: transport.describe(self.model, patience_s)
+        entry: ServedEntry = yield lambda transport: transport.describe(self.model, patience_s)
         if entry != self._entry:
-            self._entry, self._sizes = entry, SizeMemory()
+            self._entry, self._sizes = entry, OutputSizes()
         return entry
 
     def _attempt(
-        self, entry: Entry, options: Options, keywords: Mapping[str, Any]
+        self, entry: ServedEntry, options: Options, keywords: Mapping[str, Any]
     ) -> Steps[Result]:
         self._refuse_stream(entry)
         yield from self._sweep()
         keywords = _with_previews(entry, options, keywords)
-        call = Call(
+        call = InferenceRequest(
             model=self.model,
             inputs=build_inputs(entry, keywords),
             decoupled=entry.decoupled,
@@ -162,14 +162,16 @@ class Session:
             raise without_extra(error, keywords) from None
         return Result(outputs, base64=bool(keywords.get(OUTPUT_BASE64.name)))
 
-    def _refuse_stream(self, entry: Entry) -> None:
+    def _refuse_stream(self, entry: ServedEntry) -> None:
         if entry.decoupled and not self._streams:
             raise InvalidRequest(
                 f"entry '{entry.name}' streams its progress, which HTTP cannot carry with tensors. "
                 "Use protocol='grpc' (and the gRPC port)."
             )
 
-    def _run(self, entry: Entry, call: Call, options: Options) -> Steps[dict[str, Array]]:
+    def _run(
+        self, entry: ServedEntry, call: InferenceRequest, options: Options
+    ) -> Steps[dict[str, Array]]:
         """Send a call, through shared memory where that is wanted, possible and worth it."""
         outputs: dict[str, Array]
         if options.shared_memory is True and self._no_shared_memory:
@@ -219,7 +221,9 @@ class Session:
             region.unlink()
         return region
 
-    def _run_in_region(self, call: Call, region: Region, key: Any) -> Steps[dict[str, Array]]:
+    def _run_in_region(
+        self, call: InferenceRequest, region: Region, key: Any
+    ) -> Steps[dict[str, Array]]:
         answered = False
         try:
             for name, slot in call.input_slots.items():
@@ -256,7 +260,7 @@ class Session:
 
 
 def _with_previews(
-    entry: Entry, options: Options, keywords: Mapping[str, Any]
+    entry: ServedEntry, options: Options, keywords: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Ask for a preview with every step where on_preview is given; for none where there are none.
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from triton_diffusers.client.call import raw_bytes
-from triton_diffusers.client.entry import Entry
+from triton_diffusers.client.entry import ServedEntry
 from triton_diffusers.client.regions import LARGE_BYTES, Slot, place
 from triton_diffusers.contract import AUDIO_FIELDS, FRAMES, IMAGES, SEED
 from triton_diffusers.media.pixels import Array
@@ -26,7 +26,7 @@ BIG_OUTPUTS = (IMAGES.name, FRAMES.name, *AUDIO_FIELDS)
 Sizes = dict[str, int]
 
 
-class SizeMemory:
+class OutputSizes:
     """The byte sizes of outputs, by what determines them."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class SizeMemory:
         self._confirmed: dict[Any, Sizes] = {}
         self._lock = threading.RLock()
 
-    def key(self, entry: Entry, inputs: Mapping[str, Array]) -> Any:
+    def key(self, entry: ServedEntry, inputs: Mapping[str, Array]) -> Any:
         """Return what determines the sizes of the outputs, hashable."""
         return tuple(
             (name, array.shape, _determining(entry, name, array))
@@ -69,7 +69,7 @@ class SizeMemory:
             self._confirmed.pop(key, None)
 
 
-def _determining(entry: Entry, name: str, array: Array) -> Any:
+def _determining(entry: ServedEntry, name: str, array: Array) -> Any:
     """Return the part of an input's value that may change the size of an output."""
     words = array.dtype == np.object_ and entry.inputs[name].dims == (-1,)
     if name == SEED.name or entry.is_media(name) or (words and not entry.is_file(name)):
@@ -87,7 +87,7 @@ class Plan:
 
 
 def plan_region(
-    entry: Entry, inputs: Mapping[str, Array], expected: Sizes, output_bytes: int | None
+    entry: ServedEntry, inputs: Mapping[str, Array], expected: Sizes, output_bytes: int | None
 ) -> Plan | None:
     """Lay out the large numeric inputs and the outputs of known size; None: nothing is large.
 

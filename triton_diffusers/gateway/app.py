@@ -20,14 +20,14 @@ from triton_diffusers.gateway.middleware import metrics
 from triton_diffusers.gateway.middleware.auth import Auth, settings_keys
 from triton_diffusers.gateway.middleware.headers import StrictHeaders
 from triton_diffusers.gateway.middleware.limits import Limits
-from triton_diffusers.gateway.middleware.metrics import Counted, Metrics
+from triton_diffusers.gateway.middleware.metrics import Counted, GatewayMetrics
 from triton_diffusers.gateway.middleware.origins import LOOPBACK_HOSTS, Origins
 from triton_diffusers.gateway.middleware.stopping import Stopping
 from triton_diffusers.gateway.models import Models
 from triton_diffusers.gateway.routers import audio, chat, images, listing, page, videos
 from triton_diffusers.gateway.settings import Settings
-from triton_diffusers.gateway.sizes import SizeMemory
-from triton_diffusers.gateway.state import State
+from triton_diffusers.gateway.sizes import KnownSizes
+from triton_diffusers.gateway.state import GatewayState
 
 FAILURES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": about}
@@ -49,14 +49,14 @@ def create_app(settings: Settings | None = None, *, only_local: bool = False) ->
         admin_key.read_key_file(settings.triton_admin_key_file)  # refused at the start, not later
     addresses = [read_address(url, "grpc", False, None, None) for url in settings.triton]
     store, files = open_store(settings)
-    counted = Metrics()
+    counted = GatewayMetrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         models = Models(addresses, settings.triton_admin_key_file)
-        sizes = SizeMemory()
+        sizes = KnownSizes()
         jobs = Jobs(Context(settings, models, files, sizes), store)
-        app.state.gateway = State(settings, models, jobs, sizes)
+        app.state.gateway = GatewayState(settings, models, jobs, sizes)
         counted.count_jobs = jobs.counts
         jobs.start()
         try:
@@ -90,7 +90,9 @@ def create_app(settings: Settings | None = None, *, only_local: bool = False) ->
     return app
 
 
-def _add_middlewares(app: FastAPI, settings: Settings, counted: Metrics, only_local: bool) -> None:
+def _add_middlewares(
+    app: FastAPI, settings: Settings, counted: GatewayMetrics, only_local: bool
+) -> None:
     """Add what a request passes before its endpoint; the last one added sees it first."""
     app.add_middleware(Limits, settings=settings)
     app.add_middleware(Auth, keys=settings_keys(settings))

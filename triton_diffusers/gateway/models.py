@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from triton_diffusers.client import AsyncDiffusersClient
 from triton_diffusers.client.address import PORTS, Address
-from triton_diffusers.client.entry import Entry, read_entry
+from triton_diffusers.client.entry import ServedEntry, read_entry
 from triton_diffusers.client.errors import ModelNotFound, error_for
 from triton_diffusers.client.transports.grpc_messages import CHANNEL_OPTIONS
 from triton_diffusers.config import admin_key
@@ -44,10 +44,10 @@ class Model:
     """An entry that is loaded. parameters: its load-time options as texts, from config.pbtxt."""
 
     name: str
-    entry: Entry
+    entry: ServedEntry
     parameters: dict[str, str]
     client: AsyncDiffusersClient = field(compare=False, repr=False)
-    server: "Server" = field(compare=False, repr=False)
+    server: "ModelServer" = field(compare=False, repr=False)
 
     @property
     def hub_id(self) -> str | None:
@@ -86,7 +86,7 @@ class Model:
         return [name for name in self.entry.inputs if not self.entry.is_file(name)]
 
 
-class Server:
+class ModelServer:
     """One tritonserver and what it last said of its models. Made inside a running event loop.
 
     A task asks it again and again, so that no request waits for one that hangs.
@@ -216,7 +216,7 @@ class Models:
     """The models of all servers. Made inside a running event loop."""
 
     def __init__(self, addresses: Sequence[Address], admin_key_file: Path | None = None):
-        self.servers = [Server(address, admin_key_file) for address in addresses]
+        self.servers = [ModelServer(address, admin_key_file) for address in addresses]
         self._turn = 0
 
     async def all(self) -> list[Model]:
@@ -258,7 +258,7 @@ class Models:
         """Close the connections."""
         await asyncio.gather(*(server.close() for server in self.servers))
 
-    async def _answering(self) -> list[Server]:
+    async def _answering(self) -> list[ModelServer]:
         """Return the servers that can be used. Raises ApiError 502 when there is none."""
         unknown = [server for server in self.servers if server.is_unknown]
         await _in_time([server.ask_after(0) for server in unknown])
@@ -309,7 +309,7 @@ async def _in_time(questions: list[Awaitable[None]]) -> None:
             await asyncio.wait_for(asyncio.gather(*questions), PATIENCE_S)
 
 
-def _holding(servers: Sequence[Server], name: str) -> list[Model]:
+def _holding(servers: Sequence[ModelServer], name: str) -> list[Model]:
     """Return the models of that name, or of that hub id. Raises ApiError 400 where two have it."""
     named = [server.models[name] for server in servers if name in server.models]
     if named:

@@ -12,7 +12,7 @@ from triton_diffusers.contract import AUDIO_FIELDS, FRAME_COUNTS
 from triton_diffusers.gateway.errors import ApiError
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.fields import Asked
-from triton_diffusers.gateway.sizes import SizeMemory
+from triton_diffusers.gateway.sizes import KnownSizes
 from triton_diffusers.media.decode import format_of
 from triton_diffusers.media.encode import mp4_size
 
@@ -30,7 +30,7 @@ class VideoFile:
     notes: list[str]
 
 
-async def check_video(model: Model, asked: Asked, result: Result, sizes: SizeMemory) -> VideoFile:
+async def check_video(model: Model, asked: Asked, result: Result, sizes: KnownSizes) -> VideoFile:
     """Look at what a call made. Raises ApiError: 400 for another size than was asked for."""
     if not result.media:
         raise ApiError(500, f"'{model.name}' made no video", code="pipeline_failed")
@@ -66,7 +66,7 @@ def _measure(content: bytes) -> tuple[tuple[int, int], int, float, bool]:
         return size, stream.frames, seconds, bool(container.streams.audio)
 
 
-def check_size(model: Model, asked: Asked, result: Result, sizes: SizeMemory) -> str | None:
+def check_size(model: Model, asked: Asked, result: Result, sizes: KnownSizes) -> str | None:
     """Return the pictures' size as "WxH"; refuse where it is not what was asked for.
 
     What a model made instead is remembered: the same is refused at once the next time.

@@ -50,7 +50,7 @@ def refusal(model: Model, asked: Size, near: Size) -> ApiError:
     )
 
 
-class SizeMemory:
+class KnownSizes:
     """What each model is known to make, for as long as its entry stays the same."""
 
     def __init__(self, remembered: int = REMEMBERED):

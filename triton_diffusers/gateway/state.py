@@ -8,20 +8,20 @@ from fastapi import Request
 from triton_diffusers.gateway.jobs.jobs import Jobs
 from triton_diffusers.gateway.models import Models
 from triton_diffusers.gateway.settings import Settings
-from triton_diffusers.gateway.sizes import SizeMemory
+from triton_diffusers.gateway.sizes import KnownSizes
 
 
 @dataclass(frozen=True)
-class State:
+class GatewayState:
     """What the endpoints share."""
 
     settings: Settings
     models: Models
     jobs: Jobs
-    sizes: SizeMemory = field(default_factory=SizeMemory)
+    sizes: KnownSizes = field(default_factory=KnownSizes)
 
 
-def state_of(request: Request) -> State:
+def state_of(request: Request) -> GatewayState:
     """Return the state of the app that a request came to."""
-    state: State = request.app.state.gateway
+    state: GatewayState = request.app.state.gateway
     return state

@@ -19,7 +19,7 @@ from triton_diffusers.pipelines.model_files import component_classes, find_path,
 from triton_diffusers.quantization.methods import read_method
 from triton_diffusers.quantization.native import build_native
 from triton_diffusers.quantization.plan import check_quantization
-from triton_diffusers.quantization.request import read_request
+from triton_diffusers.quantization.request import read_quantization
 
 DEVICE_MAPS = ("balanced", "cpu", "cuda")
 
@@ -202,7 +202,7 @@ def check_variant(plan: LoadPlan) -> None:
 def check_quantization_config(plan: LoadPlan) -> list[str]:
     """Make the quantization config, as loading does: its classes, arguments and packages."""
     asked = plan.config, plan.components, plan.cls.__name__
-    notes, request = check_quantization(*asked), read_request(*asked)
+    notes, request = check_quantization(*asked), read_quantization(*asked)
     if request is None or (request.method and importlib.util.find_spec("torchao") is None):
         return notes  # which tell of the missing package
     try:

@@ -12,7 +12,7 @@ from triton_diffusers.pipelines import weight_files
 from triton_diffusers.pipelines.failures import (
     GPU_FULL,
     NO_MEMORY,
-    chain,
+    causes,
     refused_pickle,
     weight_file,
 )
@@ -66,7 +66,7 @@ def _component(trace: TracebackType | None) -> str | None:
 
 def _resources(error: BaseException, config: ServeConfig) -> str | None:
     """Word the want of disk, of the GPU's memory or of the host's."""
-    texts = [f"{type(e).__name__}: {e}" for e in chain(error)]
+    texts = [f"{type(e).__name__}: {e}" for e in causes(error)]
     if any(words in text for words in DISK_FULL for text in texts):
         cache = cache_folder()
         free = shutil.disk_usage(next(p for p in (cache, *cache.parents) if p.exists())).free
@@ -131,7 +131,7 @@ def _of_hub(error: BaseException, config: ServeConfig) -> str | None:
     from huggingface_hub import constants, errors
 
     model, page = config.model, f"{constants.ENDPOINT}/{config.model}"
-    found = {type(e): e for e in chain(error)}
+    found = {type(e): e for e in causes(error)}
     kinds = tuple(found)
 
     def is_any(*wanted: type[BaseException]) -> bool:

@@ -61,7 +61,7 @@ def _modules(error: BaseException) -> list[str]:
 
 def forget(error: BaseException) -> None:
     """Let go of what a failed load had loaded: it hangs on the local names in the tracebacks."""
-    for each in chain(error):
+    for each in causes(error):
         traceback.clear_frames(each.__traceback__)
         for frame, _ in traceback.walk_tb(each.__traceback__):
             _ = frame.f_locals  # renews the copy of the names that reading them once had left
@@ -73,11 +73,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(
         isinstance(each, MemoryError)
         or any(words in f"{type(each).__name__}: {each}" for words in (*GPU_FULL, *NO_MEMORY))
-        for each in chain(error)
+        for each in causes(error)
     )
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and those that led to it."""
     found: list[BaseException] = []
     following: list[BaseException | None] = [error]
@@ -95,7 +95,7 @@ def refused_pickle(error: BaseException) -> str | None:
     torch raises the same error for a file that is no pickle at all: that one is damaged. Its own
     text is left out, since it tells how to run the file all the same.
     """
-    errors = list(chain(error))
+    errors = list(causes(error))
     said = [str(e) for e in errors if isinstance(e, pickle.UnpicklingError)]
     disguised = any(type(e).__name__ == "SafetensorError" for e in errors)
     if not said and not disguised:
@@ -113,7 +113,7 @@ def refused_pickle(error: BaseException) -> str | None:
 
 def weight_file(error: BaseException) -> Path | None:
     """Return the file of weights that was being opened, from the local names in the tracebacks."""
-    for each in chain(error):
+    for each in causes(error):
         frames = [frame for frame, _ in traceback.walk_tb(each.__traceback__)]
         for frame in reversed(frames):
             for name in FILE_NAMES:

@@ -13,7 +13,7 @@ CLEAN = ("pred_original_sample", "denoised")
 
 
 @dataclass(frozen=True)
-class Step:
+class SchedulerStep:
     """One step of one scheduler: what it was given and what it returned."""
 
     cls: type
@@ -61,7 +61,7 @@ class Latents:
     """The last step of each scheduler of one call."""
 
     def __init__(self) -> None:
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, SchedulerStep] = {}
         self._numbers: dict[int, int] = {}
 
     def watch(self, pipeline: Any) -> None:
@@ -78,7 +78,7 @@ class Latents:
             elif isinstance(value, DiffusionPipeline):
                 self.watch(value)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[SchedulerStep]:
         """Return the last step of each scheduler that holds latents, the latest first."""
         found = [s for s in self._steps.values() if _is_floating(s.latents)]
         return found[::-1]
@@ -97,7 +97,7 @@ class Latents:
             given = dict(zip(_names(cls), args, strict=False)) | kwargs
             output = plain.step(scheduler, *args, **kwargs)
             steps.pop(id(scheduler), None)
-            steps[id(scheduler)] = Step(
+            steps[id(scheduler)] = SchedulerStep(
                 cls,
                 numbers.setdefault(id(scheduler), len(numbers)),
                 scheduler,

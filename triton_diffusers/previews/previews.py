@@ -29,7 +29,7 @@ from triton_diffusers.previews.colours import (
     read_sized,
     readings,
 )
-from triton_diffusers.previews.latents import Latents, Step
+from triton_diffusers.previews.latents import Latents, SchedulerStep
 
 LESSONS = 8
 """Finished calls that an instance learns from."""
@@ -94,7 +94,7 @@ class Previews:
         """Whether the next finished call is one to learn from."""
         return self._lessons < LESSONS and not self._broken
 
-    def learn(self, steps: list[Step], value: Any) -> None:
+    def learn(self, steps: list[SchedulerStep], value: Any) -> None:
         """Learn from a finished call. value: the pictures or videos that the pipeline returned."""
         pictures = self._pictures(value)
         if pictures is None or is_flat(pictures[:, pictures.shape[1] // 2]):
@@ -108,7 +108,7 @@ class Previews:
                 self._told = True
                 self._log(f"previews from now on: a linear map explains {_percent(best)}")
 
-    def paint(self, steps: list[Step], arguments: Mapping[str, Any]) -> Array | str:
+    def paint(self, steps: list[SchedulerStep], arguments: Mapping[str, Any]) -> Array | str:
         """Return a picture for each output, uint8 [B, H, W, 3], or why there are none."""
         if self._broken:
             return f"no previews: {self._broken} (in the server's log)"
@@ -192,7 +192,7 @@ class CallPreviews:
         self._arguments = arguments
         self.wanted = wanted and previews is not None
         self._latents = Latents()
-        self._painted: tuple[Step | None, Array | str] = (None, "")
+        self._painted: tuple[SchedulerStep | None, Array | str] = (None, "")
         self._made = False
 
     @contextmanager

@@ -16,7 +16,7 @@ from triton_diffusers.errors import ConfigError, near_miss
 from triton_diffusers.pipelines.packages import install
 from triton_diffusers.quantization.methods import METHODS, Method
 from triton_diffusers.quantization.native import build_native, left_out
-from triton_diffusers.quantization.request import Request, read_request, torchao_class
+from triton_diffusers.quantization.request import Request, read_quantization, torchao_class
 from triton_diffusers.quantization.torchao import import_torchao
 from triton_diffusers.quantization.weight_bytes import count_bytes
 
@@ -48,7 +48,7 @@ def check_quantization(
     components: those that the pipeline will have -> their classes. Raises ConfigError, in one
     line, with the way out.
     """
-    request = read_request(config, components, pipeline_class)
+    request = read_quantization(config, components, pipeline_class)
     if request is None:
         return []
     missing = []
@@ -65,7 +65,7 @@ def plan_quantization(
     Its warnings are those that `check_quantization` cannot know. Raises ConfigError, in one line,
     also where the device or the installed packages cannot do it.
     """
-    request = read_request(config, components, pipeline_class)
+    request = read_quantization(config, components, pipeline_class)
     if request is None:
         return None
     try:

@@ -41,7 +41,7 @@ class Request:
         return ", ".join(dict.fromkeys(methods))
 
 
-def read_request(
+def read_quantization(
     config: ServeConfig, components: Mapping[str, str], pipeline_class: str
 ) -> Request | None:
     """Return what an entry asks for, or None. Raises ConfigError naming the option.

@@ -15,7 +15,7 @@ class NotJoinableError(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
+class ModelCall:
     """One call of a model: what it is called with, and how many samples that holds."""
 
     args: tuple[Any, ...]
@@ -25,10 +25,10 @@ class Call:
     """Equal for calls that may be joined: structure, dtypes, sizes but for the batch."""
 
 
-def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def read_model_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ModelCall:
     """Describe a call. Its batch is the first axis of its first tensor, or a list's length."""
     batch = _batch_of([*args, *kwargs.values()])
-    return Call(args, kwargs, batch, _shape([args, kwargs], batch))
+    return ModelCall(args, kwargs, batch, _shape([args, kwargs], batch))
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Joined:
     calls whose values (timesteps) are equal keep one for all, which is another call to a model."""
 
 
-def join(calls: Sequence[Call], concatenate: bool) -> Joined:
+def join(calls: Sequence[ModelCall], concatenate: bool) -> Joined:
     """Return one call that does the work of several.
 
     concatenate: whether a list as long as the batch holds one element per sample, or belongs to all

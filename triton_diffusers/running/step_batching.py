@@ -19,7 +19,14 @@ from greenlet import getcurrent, greenlet
 from triton_diffusers.errors import one_line
 from triton_diffusers.pipelines.denoisers import denoisers, text_encoders
 from triton_diffusers.pipelines.isolation import pipelines_inside
-from triton_diffusers.running.joining import Call, Joined, NotJoinableError, join, read_call, split
+from triton_diffusers.running.joining import (
+    Joined,
+    ModelCall,
+    NotJoinableError,
+    join,
+    read_model_call,
+    split,
+)
 from triton_diffusers.running.stand_ins import Shared, SharedDecoder, is_cast_to_decode
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-6}
@@ -37,7 +44,7 @@ class _Waiting:
 
     lane: "Lane"
     module: Any
-    call: Call
+    call: ModelCall
     result: Any = None
     error: BaseException | None = None
 
@@ -187,9 +194,9 @@ class StepBatcher:
     ) -> _Waiting:
         """Note that a lane waits for what a module returns for these arguments."""
         try:
-            call = read_call(args, kwargs)
+            call = read_model_call(args, kwargs)
         except NotJoinableError:
-            call = Call(args, kwargs, 1, object())  # like no other: it runs alone
+            call = ModelCall(args, kwargs, 1, object())  # like no other: it runs alone
         waiting = _Waiting(lane, module, call)
         self._waiting.append(waiting)
         return waiting

@@ -41,7 +41,7 @@ from triton_diffusers.running.run import Computed, encode
 from triton_diffusers.serving.metrics import Metrics
 
 
-class Model(Protocol):
+class ServedModel(Protocol):
     """What a job asks of the model that it came to."""
 
     loaded: LoadedPipeline
@@ -64,7 +64,7 @@ class Model(Protocol):
 class RequestJob:
     """One Triton request and its one final response."""
 
-    def __init__(self, request: Any, model: Model) -> None:
+    def __init__(self, request: Any, model: ServedModel) -> None:
         self._request = request
         self._sender = request.get_response_sender()
         self._model = model

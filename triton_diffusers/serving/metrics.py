@@ -32,7 +32,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True)
-class Family:
+class MetricSpec:
     """One metric. Its series differ in `label`; those for `values` are there from the start."""
 
     name: str
@@ -44,61 +44,63 @@ class Family:
 
 
 FAMILIES = (
-    Family(
+    MetricSpec(
         "requests_total",
         "counter",
         "Requests answered, by outcome.",
         label="outcome",
         values=ALL_OUTCOMES,
     ),
-    Family("outputs_total", "counter", "Pictures, videos and sounds made."),
-    Family("steps_total", "counter", "Steps done, also for requests that were stopped or failed."),
-    Family(
+    MetricSpec("outputs_total", "counter", "Pictures, videos and sounds made."),
+    MetricSpec(
+        "steps_total", "counter", "Steps done, also for requests that were stopped or failed."
+    ),
+    MetricSpec(
         "late_results_total",
         "counter",
         "Results that were thrown away: the request was answered before, as its time was over.",
     ),
-    Family("nan_requests_total", "counter", "Requests whose output held NaN (black pictures)."),
-    Family(
+    MetricSpec("nan_requests_total", "counter", "Requests whose output held NaN (black pictures)."),
+    MetricSpec(
         "forwards_total",
         "counter",
         "With step_batching: forwards of what calls share (mostly denoisers), by the calls joined.",
         label="calls",
     ),
-    Family(
+    MetricSpec(
         "request_seconds",
         "histogram",
         "Seconds from acceptance to the answer, of requests with the outcome ok.",
         buckets=SECONDS,
     ),
-    Family(
+    MetricSpec(
         "stage_seconds_total",
         "counter",
         "The same by stage; pipeline only where a call does not tell its stages.",
         label="stage",
         values=STAGES,
     ),
-    Family(
+    MetricSpec(
         "batch_size",
         "histogram",
         "Requests that ran as one call, of each request with the outcome ok.",
         buckets=BATCHES,
     ),
-    Family("steps_per_second", "gauge", "Steps per second of denoising, of the last requests."),
-    Family("queue_length", "gauge", "Requests that are read or wait."),
-    Family("running", "gauge", "Requests that run."),
-    Family(
+    MetricSpec("steps_per_second", "gauge", "Steps per second of denoising, of the last requests."),
+    MetricSpec("queue_length", "gauge", "Requests that are read or wait."),
+    MetricSpec("running", "gauge", "Requests that run."),
+    MetricSpec(
         "gpu_lock_waiting",
         "gauge",
         "Requests that wait for calls of other entries with the same gpu_lock.",
     ),
-    Family(
+    MetricSpec(
         "peak_memory_bytes",
         "gauge",
         "Most memory since loading: torch's on the GPU, the process's on a CPU.",
     ),
-    Family("reloads_total", "counter", "Times the model was loaded again as its process died."),
-    Family("server_restarts_total", "counter", "Times tritonserver was started again."),
+    MetricSpec("reloads_total", "counter", "Times the model was loaded again as its process died."),
+    MetricSpec("server_restarts_total", "counter", "Times tritonserver was started again."),
 )
 """Every metric also has the labels of `Metrics`: model, version, model_instance."""
 _BY_NAME = {family.name: family for family in FAMILIES}
@@ -109,7 +111,7 @@ Value = tuple[str, str, float]
 
 
 @dataclass(frozen=True)
-class State:
+class EngineState:
     """How the engine is at this moment."""
 
     queue_length: int
@@ -127,7 +129,7 @@ class Metrics:
         self,
         make: Any,
         labels: Mapping[str, str],
-        state: Callable[[], State],
+        state: Callable[[], EngineState],
         log: Callable[[str], None],
         log_requests: bool = True,
     ) -> None:
@@ -206,7 +208,7 @@ class Metrics:
                 new.append(self._records.popleft())
                 self._write(new[-1])
             if closed or time.monotonic() >= next_at:
-                self._publish(new, State(0, 0) if closed else self._state())
+                self._publish(new, EngineState(0, 0) if closed else self._state())
                 new, next_at = [], time.monotonic() + PUBLISH_S
 
     def _write(self, record: Record) -> None:
@@ -214,7 +216,7 @@ class Metrics:
             with contextlib.suppress(Exception):
                 self._log(record.as_json())
 
-    def _publish(self, records: Sequence[Record], state: State) -> None:
+    def _publish(self, records: Sequence[Record], state: EngineState) -> None:
         if not self._works:
             return
         try:
@@ -230,7 +232,7 @@ class Metrics:
             self._works = False
             self._log(f"the metrics of this model end here: {one_line(error)}")
 
-    def _grown_since(self, state: State) -> Iterator[Value]:
+    def _grown_since(self, state: EngineState) -> Iterator[Value]:
         for calls, count in sorted(state.forwards.items()):
             if count > self._forwards[calls]:
                 yield "forwards_total", str(calls), count - self._forwards[calls]
@@ -239,7 +241,7 @@ class Metrics:
             yield "late_results_total", "", self._late - self._told_late
             self._told_late = self._late
 
-    def _gauges(self, records: Sequence[Record], state: State) -> Iterator[Value]:
+    def _gauges(self, records: Sequence[Record], state: EngineState) -> Iterator[Value]:
         self._peak = max(self._peak, *(r.peak_memory_bytes for r in records), 0)
         yield "queue_length", "", state.queue_length
         yield "running", "", state.running
@@ -291,7 +293,7 @@ def observations(records: Sequence[Record]) -> Iterator[Value]:
         yield "batch_size", "", record.batch
 
 
-def _made(make: Any, family: Family) -> Any:
+def _made(make: Any, family: MetricSpec) -> Any:
     """Create a family and keep it beyond the end of the interpreter.
 
     Where Python deletes one, the stub ends with a segmentation fault (issue 8662 of Triton's

@@ -36,7 +36,7 @@ from triton_diffusers.running.request_batching import RequestBatcher
 from triton_diffusers.running.run import Computed, compute
 from triton_diffusers.running.step_batching import Lane, StepBatcher
 from triton_diffusers.serving.job import RequestJob
-from triton_diffusers.serving.metrics import Metrics, State
+from triton_diffusers.serving.metrics import EngineState, Metrics
 from triton_diffusers.serving.shared_memory import Room, own_growth
 
 
@@ -139,10 +139,12 @@ class TritonPythonModel:
         )
 
     def _start_metrics(self, args: Mapping[str, str]) -> Metrics:
-        def state() -> State:
+        def state() -> EngineState:
             health = self._engine.health()
             forwards = self._lanes.forwards if self._lanes else {}
-            return State(health["waiting"], health["running"], self._locked_out, dict(forwards))
+            return EngineState(
+                health["waiting"], health["running"], self._locked_out, dict(forwards)
+            )
 
         labels = {
             "model": self.name,

@@ -21,7 +21,7 @@ from tests.server.gateway.postgres import MakeDatabase
 from triton_diffusers.errors import ConfigError
 from triton_diffusers.gateway.jobs import store as job_store
 from triton_diffusers.gateway.jobs.files import FilesError, JobFiles
-from triton_diffusers.gateway.jobs.store import JOBS, Job, JobsFullError, JobStore, new_id
+from triton_diffusers.gateway.jobs.store import JOBS, JobsFullError, JobStore, StoredJob, new_id
 
 ROOMY = (1000, 1000)
 
@@ -50,18 +50,18 @@ def store(stores: tuple[JobStore, JobStore]) -> JobStore:
     return stores[0]
 
 
-def add(store: JobStore, limits: tuple[int, int] = ROOMY, **values: Any) -> Job:
+def add(store: JobStore, limits: tuple[int, int] = ROOMY, **values: Any) -> StoredJob:
     row = {"id": new_id(), "model": "wan", "keywords": {"seed": 2**40}, "media": {}, "notes": []}
     return store.add(row | values, *limits)
 
 
-def end_lease(store: JobStore, job: Job) -> None:
+def end_lease(store: JobStore, job: StoredJob) -> None:
     """Let a lease run out, as it does when a gateway dies."""
     with store._writing() as connection:
         connection.execute(update(JOBS).where(JOBS.c.id == job.id).values(due_at=0.0))
 
 
-def claim(store: JobStore, owner: str = "one") -> Job:
+def claim(store: JobStore, owner: str = "one") -> StoredJob:
     job = store.claim(owner)
     assert job is not None
     return job

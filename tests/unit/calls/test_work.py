@@ -15,7 +15,7 @@ from triton_diffusers.calls.defaults import check_call_kwargs
 from triton_diffusers.calls.limits import (
     SMALL_SIZE,
     USUAL_SIZE,
-    Work,
+    Workload,
     check_area,
     check_ranges,
     check_work,
@@ -27,26 +27,26 @@ from triton_diffusers.pipelines.signature import read_signature
 
 CONFIG = ServeConfig(model="m")
 DOCUMENTED = {
-    "Qwen/Qwen-Image": Work(50, 928, 1664, 1, 1),
-    "Qwen/Qwen-Image, 2048, four": Work(50, 2048, 2048, 1, 4),
-    "Tongyi-MAI/Z-Image-Turbo": Work(9, 1024, 1024, 1, 1),
-    "Wan-AI/Wan2.2-T2V-A14B": Work(50, 720, 1280, 81, 1),
-    "Wan-AI/Wan2.2-T2V-A14B, four": Work(50, 720, 1280, 81, 4),
-    "Wan-AI/Wan2.2-TI2V-5B": Work(50, 704, 1280, 121, 1),
-    "stable-diffusion-v1-5": Work(50, 512, 512, 1, 64),
-    "SDXL": Work(50, 1024, 1024, 1, 16),
-    "FLUX.1-dev": Work(50, 2048, 2048, 1, 1),
-    "Sana 4K": Work(20, 4096, 4096, 1, 1),
-    "HunyuanVideo": Work(50, 720, 1280, 129, 1),
-    "HunyuanVideo 1.5": Work(50, 720, 1280, 121, 2),
-    "LTX-Video": Work(50, 704, 1216, 257, 1),
-    "LTX-2": Work(40, 1024, 1536, 121, 1),
-    "CogVideoX 1.5": Work(50, 768, 1360, 161, 1),
-    "Mochi": Work(64, 480, 848, 163, 1),
-    "Allegro": Work(100, 720, 1280, 88, 1),
-    "Cosmos": Work(36, 704, 1280, 121, 1),
-    "SkyReels V2, 30 s": Work(50, 544, 960, 737, 1),
-    "DDPM": Work(1000, *SMALL_SIZE, 1, 64),
+    "Qwen/Qwen-Image": Workload(50, 928, 1664, 1, 1),
+    "Qwen/Qwen-Image, 2048, four": Workload(50, 2048, 2048, 1, 4),
+    "Tongyi-MAI/Z-Image-Turbo": Workload(9, 1024, 1024, 1, 1),
+    "Wan-AI/Wan2.2-T2V-A14B": Workload(50, 720, 1280, 81, 1),
+    "Wan-AI/Wan2.2-T2V-A14B, four": Workload(50, 720, 1280, 81, 4),
+    "Wan-AI/Wan2.2-TI2V-5B": Workload(50, 704, 1280, 121, 1),
+    "stable-diffusion-v1-5": Workload(50, 512, 512, 1, 64),
+    "SDXL": Workload(50, 1024, 1024, 1, 16),
+    "FLUX.1-dev": Workload(50, 2048, 2048, 1, 1),
+    "Sana 4K": Workload(20, 4096, 4096, 1, 1),
+    "HunyuanVideo": Workload(50, 720, 1280, 129, 1),
+    "HunyuanVideo 1.5": Workload(50, 720, 1280, 121, 2),
+    "LTX-Video": Workload(50, 704, 1216, 257, 1),
+    "LTX-2": Workload(40, 1024, 1536, 121, 1),
+    "CogVideoX 1.5": Workload(50, 768, 1360, 161, 1),
+    "Mochi": Workload(64, 480, 848, 163, 1),
+    "Allegro": Workload(100, 720, 1280, 88, 1),
+    "Cosmos": Workload(36, 704, 1280, 121, 1),
+    "SkyReels V2, 30 s": Workload(50, 544, 960, 737, 1),
+    "DDPM": Workload(1000, *SMALL_SIZE, 1, 64),
 }
 
 
@@ -68,40 +68,40 @@ def test_documented_settings_pass(name: str) -> None:
 
 
 def test_each_limit_alone_may_be_reached_but_not_all_together() -> None:
-    check_work(Work(CONFIG.max_steps, 4096, 4096, 1, 1), CONFIG)
+    check_work(Workload(CONFIG.max_steps, 4096, 4096, 1, 1), CONFIG)
     with pytest.raises(
         RequestError, match=r"8389 megapixel-steps in all .*at most 8000 .*max_work"
     ):
-        check_work(Work(500, 4096, 4096, 1, 1), ServeConfig(model="m", max_work=8000))
+        check_work(Workload(500, 4096, 4096, 1, 1), ServeConfig(model="m", max_work=8000))
     with pytest.raises(RequestError, match="50 steps x 1280 x 720 pixels x 81 frames x 8 outputs"):
-        check_work(Work(50, 720, 1280, 81, 8), CONFIG)
+        check_work(Workload(50, 720, 1280, 81, 8), CONFIG)
 
 
 @pytest.mark.parametrize(
     ("kwargs", "outputs", "expected"),
     [
-        ({}, None, Work(50, *USUAL_SIZE, 1, 1)),
-        ({"height": 64}, 1, Work(50, 64, USUAL_SIZE[1], 1, 1)),
-        ({"height": 64, "width": 32}, 3, Work(50, 64, 32, 1, 3)),
-        ({"num_inference_steps": 7}, 1, Work(7, *USUAL_SIZE, 1, 1)),
-        ({"timesteps": [3, 2, 1]}, 1, Work(3, *USUAL_SIZE, 1, 1)),
-        ({"num_inference_steps": None}, 1, Work(1, *USUAL_SIZE, 1, 1)),
-        ({"image": Image.new("RGB", (30, 20))}, 1, Work(50, *USUAL_SIZE, 1, 1)),
-        ({"image": [Image.new("RGB", (3, 2))] * 5}, None, Work(50, *USUAL_SIZE, 1, 5)),
+        ({}, None, Workload(50, *USUAL_SIZE, 1, 1)),
+        ({"height": 64}, 1, Workload(50, 64, USUAL_SIZE[1], 1, 1)),
+        ({"height": 64, "width": 32}, 3, Workload(50, 64, 32, 1, 3)),
+        ({"num_inference_steps": 7}, 1, Workload(7, *USUAL_SIZE, 1, 1)),
+        ({"timesteps": [3, 2, 1]}, 1, Workload(3, *USUAL_SIZE, 1, 1)),
+        ({"num_inference_steps": None}, 1, Workload(1, *USUAL_SIZE, 1, 1)),
+        ({"image": Image.new("RGB", (30, 20))}, 1, Workload(50, *USUAL_SIZE, 1, 1)),
+        ({"image": [Image.new("RGB", (3, 2))] * 5}, None, Workload(50, *USUAL_SIZE, 1, 5)),
         (
             {"mask_image": [Image.new("L", (3, 2)), Image.new("L", (2000, 1500))]},
             1,
-            Work(50, 1500, 2000, 1, 1),
+            Workload(50, 1500, 2000, 1, 1),
         ),
     ],
 )
-def test_work_of_pictures(kwargs: dict[str, Any], outputs: int | None, expected: Work) -> None:
+def test_work_of_pictures(kwargs: dict[str, Any], outputs: int | None, expected: Workload) -> None:
     assert read_work(kwargs, read_signature(PicturePipeline), outputs) == expected
 
 
 def test_layers_and_members_of_an_ensemble_multiply_the_work() -> None:
     kwargs = {"layers": 4, "ensemble_size": 3}
-    expected = Work(50, *USUAL_SIZE, 1, 2 * 4 * 3)
+    expected = Workload(50, *USUAL_SIZE, 1, 2 * 4 * 3)
     assert read_work(kwargs, read_signature(PicturePipeline), 2) == expected
 
 

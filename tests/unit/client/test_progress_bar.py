@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from triton_diffusers.client.call import Call, read_progress
+from triton_diffusers.client.call import InferenceRequest, read_progress
 from triton_diffusers.client.clients import shown
 
 STEP = np.array([2, 5], np.int64)
@@ -67,7 +67,7 @@ def test_a_file_gets_nothing(wanted: bool, capsys: pytest.CaptureFixture[str]) -
 def test_previews_reach_the_caller_as_pictures(as_base64: bool) -> None:
     seen: list[Any] = []
     inputs = {"output_base64": np.array([True])} if as_base64 else {}
-    call = Call("demo", inputs, on_preview=lambda *given: seen.append(given))
+    call = InferenceRequest("demo", inputs, on_preview=lambda *given: seen.append(given))
     files = [_jpeg((8, 4)), _jpeg((4, 8))]
     sent = [base64.b64encode(file) for file in files] if as_base64 else files
     assert read_progress(call, {"progress": STEP, "preview": np.array(sent, np.object_)})
@@ -79,7 +79,7 @@ def test_previews_reach_the_caller_as_pictures(as_base64: bool) -> None:
 def test_progress_without_a_preview_calls_on_progress_only() -> None:
     steps: list[Any] = []
     previews: list[Any] = []
-    call = Call(
+    call = InferenceRequest(
         "demo",
         {},
         on_progress=lambda *step: steps.append(step),

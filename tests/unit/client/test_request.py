@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from triton_diffusers.client.entry import Entry
+from triton_diffusers.client.entry import ServedEntry
 from triton_diffusers.client.errors import InvalidRequest
 from triton_diffusers.client.request import build_inputs, without_extra
 from triton_diffusers.contract import EXTRA, SEED, WIRE, Kind, Tensor
@@ -16,7 +16,7 @@ from triton_diffusers.contract import EXTRA, SEED, WIRE, Kind, Tensor
 KINDS = {"prompt": Kind.TEXT, "height": Kind.INT, "guidance_scale": Kind.FLOAT, "image": Kind.IMAGE}
 INPUTS = {name: Tensor(name, *WIRE[kind]) for name, kind in KINDS.items()}
 INPUTS |= {t.name: t for t in (SEED, EXTRA, Tensor("image_bytes", "TYPE_STRING", (-1,)))}
-ENTRY = Entry("demo", INPUTS, {}, decoupled=False)
+ENTRY = ServedEntry("demo", INPUTS, {}, decoupled=False)
 
 
 def extra_of(**keywords):
@@ -99,7 +99,7 @@ def test_a_refused_keyword_is_not_called_extra(refusal, worded):
 
 
 def test_an_entry_without_extra_knows_only_its_inputs():
-    bare = Entry("other", {"prompt": INPUTS["prompt"]}, {}, decoupled=False)
+    bare = ServedEntry("other", {"prompt": INPUTS["prompt"]}, {}, decoupled=False)
     with pytest.raises(InvalidRequest, match=r"'promt' is not known to other.*'prompt'"):
         build_inputs(bare, {"promt": "x"})
     with pytest.raises(InvalidRequest, match="'a' is not known to other"):

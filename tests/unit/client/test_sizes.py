@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from triton_diffusers.client.address import read_address
-from triton_diffusers.client.entry import Entry
+from triton_diffusers.client.entry import ServedEntry
 from triton_diffusers.client.errors import InvalidRequest
 from triton_diffusers.client.regions import LARGE_BYTES, Region, place
 from triton_diffusers.client.request import build_inputs
-from triton_diffusers.client.sizes import MAX_REMEMBERED, SizeMemory, plan_region
+from triton_diffusers.client.sizes import MAX_REMEMBERED, OutputSizes, plan_region
 from triton_diffusers.config.admin_key import SHARED_MEMORY_DIR, is_local
 from triton_diffusers.contract import EXTRA, IMAGES, OUTPUT_FORMAT, SEED, WIRE, Kind, Tensor
 
@@ -18,13 +18,13 @@ INPUTS = {name: Tensor(name, *WIRE[kind]) for name, kind in KINDS.items()}
 INPUTS |= {
     t.name: t for t in (SEED, EXTRA, OUTPUT_FORMAT, Tensor("image_bytes", "TYPE_STRING", (-1,)))
 }
-ENTRY = Entry("demo", INPUTS, {"images": IMAGES}, decoupled=False)
+ENTRY = ServedEntry("demo", INPUTS, {"images": IMAGES}, decoupled=False)
 LARGE = np.zeros((1, 2048, 1024, 3), np.uint8)
 SMALL = np.zeros((1, 8, 8, 3), np.uint8)
 
 
 def key(**keywords):
-    return SizeMemory().key(ENTRY, build_inputs(ENTRY, keywords))
+    return OutputSizes().key(ENTRY, build_inputs(ENTRY, keywords))
 
 
 BASE = {"prompt": "a", "height": 8, "seed": 1}
@@ -61,7 +61,7 @@ def test_file_contents_do():
 
 
 def test_a_size_is_expected_once_it_was_seen_twice():
-    memory = SizeMemory()
+    memory = OutputSizes()
     memory.learn("k", {"images": LARGE, "seed": np.zeros(1)})
     assert memory.expected("k") == {}
     memory.learn("k", {"images": LARGE, "seed": np.zeros(1)})
@@ -71,7 +71,7 @@ def test_a_size_is_expected_once_it_was_seen_twice():
 
 
 def test_a_size_that_varies_or_failed_is_never_expected_again():
-    memory = SizeMemory()
+    memory = OutputSizes()
     memory.learn("k", {"images": LARGE})
     memory.learn("k", {"images": LARGE[:, :-1]})
     memory.learn("k", {"images": LARGE})
@@ -84,7 +84,7 @@ def test_a_size_that_varies_or_failed_is_never_expected_again():
 
 
 def test_the_memory_is_bounded():
-    memory = SizeMemory()
+    memory = OutputSizes()
     for number in range(MAX_REMEMBERED + 10):
         memory.learn(number, {"images": LARGE})
         memory.learn(number, {"images": LARGE})

@@ -12,7 +12,7 @@ import pytest
 
 from triton_diffusers.config.options import ServeConfig
 from triton_diffusers.loading.errors import component_of, explain_load
-from triton_diffusers.pipelines.failures import chain, forget
+from triton_diffusers.pipelines.failures import causes, forget
 
 CONFIG = ServeConfig(model="Qwen/Qwen-Image")
 
@@ -63,7 +63,7 @@ def test_other_errors_keep_their_words() -> None:
 def test_a_chain_with_a_loop_ends() -> None:
     first, second = ValueError("1"), ValueError("2")
     first.__cause__, second.__context__ = second, first
-    assert list(chain(first)) == [first, second]
+    assert list(causes(first)) == [first, second]
 
 
 class Weights:

@@ -10,8 +10,8 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from triton_diffusers.client.address import Address
-from triton_diffusers.client.call import Call
-from triton_diffusers.client.entry import Entry, read_entry
+from triton_diffusers.client.call import InferenceRequest
+from triton_diffusers.client.entry import ServedEntry, read_entry
 from triton_diffusers.client.errors import Cancelled, ServerUnavailable, timed_out
 from triton_diffusers.client.regions import Region
 from triton_diffusers.client.transports.grpc_messages import (
@@ -43,7 +43,7 @@ class AioTransport:
             self._channel = grpc.aio.insecure_channel(address.url, CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
-    async def describe(self, model: str, timeout_s: float) -> Entry:
+    async def describe(self, model: str, timeout_s: float) -> ServedEntry:
         """Read the entry's config."""
         request = service_pb2.ModelConfigRequest(name=model)
         return read_entry((await self._wait(self._stub.ModelConfig, request, timeout_s)).config)
@@ -53,7 +53,7 @@ class AioTransport:
         request = service_pb2.ModelReadyRequest(name=model)
         return bool((await self._wait(self._stub.ModelReady, request, timeout_s)).ready)
 
-    async def infer(self, call: Call) -> dict[str, Array]:
+    async def infer(self, call: InferenceRequest) -> dict[str, Array]:
         """Run a call and return its outputs."""
         request = encode_call(call)
         if call.decoupled:
@@ -91,7 +91,7 @@ class AioTransport:
             with cancelling(rpc):
                 return await rpc
 
-    async def _stream(self, call: Call, request: Any) -> dict[str, Array]:
+    async def _stream(self, call: InferenceRequest, request: Any) -> dict[str, Array]:
         reader = StreamReader(call)
         async with self._errors(call.timeout_s):
             rpc = self._stub.ModelStreamInfer(

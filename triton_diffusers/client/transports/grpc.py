@@ -10,8 +10,8 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from triton_diffusers.client.address import Address
-from triton_diffusers.client.call import Call
-from triton_diffusers.client.entry import Entry, read_entry
+from triton_diffusers.client.call import InferenceRequest
+from triton_diffusers.client.entry import ServedEntry, read_entry
 from triton_diffusers.client.errors import Cancelled, ServerUnavailable
 from triton_diffusers.client.regions import Region
 from triton_diffusers.client.transports.grpc_messages import (
@@ -42,7 +42,7 @@ class GrpcTransport:
             self._channel = grpc.insecure_channel(address.url, CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
-    def describe(self, model: str, timeout_s: float) -> Entry:
+    def describe(self, model: str, timeout_s: float) -> ServedEntry:
         """Read the entry's config."""
         request = service_pb2.ModelConfigRequest(name=model)
         return read_entry(self._wait(self._stub.ModelConfig, request, timeout_s).config)
@@ -52,7 +52,7 @@ class GrpcTransport:
         request = service_pb2.ModelReadyRequest(name=model)
         return bool(self._wait(self._stub.ModelReady, request, timeout_s).ready)
 
-    def infer(self, call: Call) -> dict[str, Array]:
+    def infer(self, call: InferenceRequest) -> dict[str, Array]:
         """Run a call and return its outputs."""
         request = encode_call(call)
         if call.decoupled:
@@ -86,7 +86,7 @@ class GrpcTransport:
             with cancelling(rpc):
                 return rpc.result()
 
-    def _stream(self, call: Call, request: Any) -> dict[str, Array]:
+    def _stream(self, call: InferenceRequest, request: Any) -> dict[str, Array]:
         reader = StreamReader(call)
         with _errors(call.timeout_s, self._url):
             rpc = self._stub.ModelStreamInfer(

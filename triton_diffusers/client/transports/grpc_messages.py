@@ -20,7 +20,7 @@ from triton_diffusers.client.address import other_protocol
 from triton_diffusers.client.call import (
     DTYPE_NAMES,
     WIRE_DTYPES,
-    Call,
+    InferenceRequest,
     from_region,
     raw_bytes,
     read_progress,
@@ -55,7 +55,7 @@ MAX_MESSAGE_BYTES = (1 << 31) - (1 << 20)
 """Protobuf's limit, less room for everything that is no tensor."""
 
 
-def encode_call(call: Call) -> Any:
+def encode_call(call: InferenceRequest) -> Any:
     """Build the ModelInferRequest of a call."""
     request = service_pb2.ModelInferRequest(model_name=call.model)
     for name, array in call.inputs.items():
@@ -79,7 +79,7 @@ def encode_call(call: Call) -> Any:
     return request
 
 
-def _refer(tensor: Any, call: Call, slot: Any) -> None:
+def _refer(tensor: Any, call: InferenceRequest, slot: Any) -> None:
     if call.region is None:
         raise ValueError("the call has slots but no region")
     tensor.parameters["shared_memory_region"].string_param = call.region.name
@@ -96,7 +96,7 @@ def _check_size(contents: Any) -> None:
         )
 
 
-def decode_response(call: Call, response: Any) -> dict[str, Array]:
+def decode_response(call: InferenceRequest, response: Any) -> dict[str, Array]:
     """Read the outputs of a ModelInferResponse; those in shared memory are views of the region."""
     outputs = {}
     for index, tensor in enumerate(response.outputs):
@@ -117,7 +117,7 @@ class StreamReader:
     was left at its last response.
     """
 
-    def __init__(self, call: Call):
+    def __init__(self, call: InferenceRequest):
         self._call = call
         self._outputs: dict[str, Array] | None = None
         self._error: DiffusersClientError | None = None

@@ -18,8 +18,8 @@ from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2
 
 from triton_diffusers.client.address import Address, other_protocol
-from triton_diffusers.client.call import Call
-from triton_diffusers.client.entry import Entry, read_entry
+from triton_diffusers.client.call import InferenceRequest
+from triton_diffusers.client.entry import ServedEntry, read_entry
 from triton_diffusers.client.errors import ServerUnavailable, error_for, printable, timed_out
 from triton_diffusers.client.regions import Region
 from triton_diffusers.client.transports.http_messages import decode_response, encode_call
@@ -42,7 +42,7 @@ class HttpTransport:
         self._host, _, path = address.url.partition("/")
         self._path = f"/{path}".rstrip("/") + "/v2"
 
-    def describe(self, model: str, timeout_s: float) -> Entry:
+    def describe(self, model: str, timeout_s: float) -> ServedEntry:
         """Read the entry's config."""
         body, _ = self._exchange("GET", f"/models/{quote(model, '')}/config", timeout_s)
         config = model_config_pb2.ModelConfig()
@@ -55,7 +55,7 @@ class HttpTransport:
         self._exchange("GET", f"/models/{quote(model, '')}/ready", timeout_s)
         return True
 
-    def infer(self, call: Call) -> dict[str, Array]:
+    def infer(self, call: InferenceRequest) -> dict[str, Array]:
         """Run a call and return its outputs."""
         head, contents = encode_call(call)
         path = f"/models/{quote(call.model, '')}/infer"

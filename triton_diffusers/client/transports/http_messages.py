@@ -10,12 +10,18 @@ from typing import Any
 import numpy as np
 from tritonclient.utils import deserialize_bytes_tensor
 
-from triton_diffusers.client.call import DTYPE_NAMES, WIRE_DTYPES, Call, from_region, raw_bytes
+from triton_diffusers.client.call import (
+    DTYPE_NAMES,
+    WIRE_DTYPES,
+    InferenceRequest,
+    from_region,
+    raw_bytes,
+)
 from triton_diffusers.client.regions import Slot
 from triton_diffusers.media.pixels import Array
 
 
-def encode_call(call: Call) -> tuple[bytes, list[bytes]]:
+def encode_call(call: InferenceRequest) -> tuple[bytes, list[bytes]]:
     """Return the JSON head of a call and the tensors that follow it."""
     inputs, contents = [], []
     for name, array in call.inputs.items():
@@ -34,13 +40,13 @@ def encode_call(call: Call) -> tuple[bytes, list[bytes]]:
     return json.dumps(head).encode(), contents
 
 
-def _requested(call: Call, name: str) -> dict[str, Any]:
+def _requested(call: InferenceRequest, name: str) -> dict[str, Any]:
     if name in call.output_slots:
         return {"name": name, "parameters": _reference(call, call.output_slots[name])}
     return {"name": name, "parameters": {"binary_data": True}}
 
 
-def _reference(call: Call, slot: Slot) -> dict[str, Any]:
+def _reference(call: InferenceRequest, slot: Slot) -> dict[str, Any]:
     if call.region is None:
         raise ValueError("the call has slots but no region")
     return {
@@ -50,7 +56,9 @@ def _reference(call: Call, slot: Slot) -> dict[str, Any]:
     }
 
 
-def decode_response(call: Call, body: bytes, head_length: int | None) -> dict[str, Array]:
+def decode_response(
+    call: InferenceRequest, body: bytes, head_length: int | None
+) -> dict[str, Array]:
     """Read the outputs of a response; its tensors are views of the body or of the call's region."""
     offset = len(body) if head_length is None else head_length
     outputs = {}

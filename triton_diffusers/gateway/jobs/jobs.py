@@ -19,8 +19,8 @@ from triton_diffusers.errors import ConfigError, one_line
 from triton_diffusers.gateway.errors import ApiError, busy, invalid
 from triton_diffusers.gateway.jobs.database import default_database, default_folder
 from triton_diffusers.gateway.jobs.files import FilesError, JobFiles
-from triton_diffusers.gateway.jobs.runs import Context, Outcome, Retry, run_job
-from triton_diffusers.gateway.jobs.store import FAILED, ID, Job, JobsFullError, JobStore
+from triton_diffusers.gateway.jobs.runs import Context, JobOutcome, Retry, run_job
+from triton_diffusers.gateway.jobs.store import FAILED, ID, JobsFullError, JobStore, StoredJob
 from triton_diffusers.gateway.settings import Settings
 
 POLL_S = 1.0
@@ -69,7 +69,7 @@ class Jobs:
         self._owner = secrets.token_hex(8)
         self._threads = ThreadPoolExecutor(DATABASE_THREADS, "jobs-database")
         self._added = asyncio.Event()
-        self._calls: dict[str, asyncio.Task[Outcome | Retry]] = {}
+        self._calls: dict[str, asyncio.Task[JobOutcome | Retry]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -95,7 +95,7 @@ class Jobs:
 
     async def add(
         self, id: str, values: Mapping[str, Any], media: Mapping[str, list[bytes]]
-    ) -> Job:
+    ) -> StoredJob:
         """Queue a job with the files that it takes. Raises ApiError 429, 503."""
         names = {
             name: [f"{id}-{name}-{index}" for index in range(len(contents))]
@@ -120,7 +120,7 @@ class Jobs:
         self._added.set()
         return job
 
-    async def get(self, id: str) -> Job:
+    async def get(self, id: str) -> StoredJob:
         """Return a job. Raises ApiError 404."""
         job = await self._ask(self._store.get, id) if ID.fullmatch(id) else None
         if job is None:
@@ -129,7 +129,7 @@ class Jobs:
 
     async def page(
         self, after: str | None, limit: int, order: Literal["asc", "desc"]
-    ) -> tuple[list[Job], bool]:
+    ) -> tuple[list[StoredJob], bool]:
         """Return some of the jobs, and whether there are more. Raises ApiError 400."""
         is_id = after is None or ID.fullmatch(after)
         found = await self._ask(self._store.page, after, limit, order) if is_id else None
@@ -164,7 +164,7 @@ class Jobs:
             job = await self._next()
             self._begin(self._run(job)).add_done_callback(lambda _: free.release())
 
-    async def _next(self) -> Job:
+    async def _next(self) -> StoredJob:
         while True:
             self._added.clear()
             try:
@@ -177,7 +177,7 @@ class Jobs:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._added.wait(), POLL_S)
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: StoredJob) -> None:
         """Run a claimed job to its end, or as long as it is this gateway's."""
         progress = [0]
 
@@ -197,14 +197,14 @@ class Jobs:
             if self._calls.get(job.id) is call:
                 del self._calls[job.id]
 
-    async def _renew(self, job: Job, progress: int) -> bool:
+    async def _renew(self, job: StoredJob, progress: int) -> bool:
         try:
             return await self._in_thread(self._store.renew, job, progress)
         except SQLAlchemyError as error:  # the lease may outlast it
             log.warning("job %s: the database does not answer: %s", job.id, one_line(error))
             return True
 
-    async def _settle(self, job: Job, outcome: Outcome | Retry) -> None:
+    async def _settle(self, job: StoredJob, outcome: JobOutcome | Retry) -> None:
         """Write down what became of a job, as soon as the database takes it."""
         while True:
             try:
@@ -214,7 +214,7 @@ class Jobs:
                 log.warning("job %s: the result cannot be stored: %s", job.id, one_line(error))
                 await asyncio.sleep(POLL_S)
 
-    async def _write(self, job: Job, outcome: Outcome | Retry) -> None:
+    async def _write(self, job: StoredJob, outcome: JobOutcome | Retry) -> None:
         if isinstance(outcome, Retry):
             log.info("job %s waits: %s", job.id, outcome.reason)
             tries = job.tries if outcome.counts else job.tries - 1
@@ -266,14 +266,14 @@ class Jobs:
         return await loop.run_in_executor(self._threads, question, *arguments)
 
 
-def _outcome(job: Job, call: "asyncio.Task[Outcome | Retry]") -> Outcome | Retry:
+def _outcome(job: StoredJob, call: "asyncio.Task[JobOutcome | Retry]") -> JobOutcome | Retry:
     """Return what a call ended with. One that crashed the gateway's own code fails."""
     error = call.exception()
     if error is None:
         return call.result()
     log.error("job %s: the gateway failed", job.id, exc_info=error)
     reason = f"the gateway failed: {type(error).__name__}"
-    return Outcome({"status": FAILED, "error_code": "internal_error", "error_message": reason})
+    return JobOutcome({"status": FAILED, "error_code": "internal_error", "error_message": reason})
 
 
 def _full(error: JobsFullError) -> ApiError:

@@ -14,12 +14,12 @@ from triton_diffusers.contract import OUTPUT_FORMAT
 from triton_diffusers.gateway.calls import generate
 from triton_diffusers.gateway.errors import ApiError, busy
 from triton_diffusers.gateway.jobs.files import FilesError, JobFiles
-from triton_diffusers.gateway.jobs.store import COMPLETED, FAILED, MAX_TRIES, Job
+from triton_diffusers.gateway.jobs.store import COMPLETED, FAILED, MAX_TRIES, StoredJob
 from triton_diffusers.gateway.models import Model, Models
 from triton_diffusers.gateway.requests.fields import Asked
 from triton_diffusers.gateway.results import MEDIA_TYPES, check_video
 from triton_diffusers.gateway.settings import Settings
-from triton_diffusers.gateway.sizes import SizeMemory
+from triton_diffusers.gateway.sizes import KnownSizes
 
 BUSY_WAIT_S = 2.0
 AWAY_WAIT_S = 5.0
@@ -38,11 +38,11 @@ class Context:
     settings: Settings
     models: Models
     files: JobFiles
-    sizes: SizeMemory
+    sizes: KnownSizes
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """The columns of a job that ended."""
 
     values: dict[str, Any]
@@ -57,7 +57,7 @@ class Retry:
     reason: str
 
 
-async def run_job(context: Context, job: Job, on_progress: Progress) -> Outcome | Retry:
+async def run_job(context: Context, job: StoredJob, on_progress: Progress) -> JobOutcome | Retry:
     """Run a job once and store its result."""
     if job.tries > MAX_TRIES:
         reason = f"given up: started {MAX_TRIES} times, the gateway went away each time"
@@ -83,7 +83,9 @@ async def run_job(context: Context, job: Job, on_progress: Progress) -> Outcome 
         return _ended(context.settings, job, error)
 
 
-async def _store(context: Context, job: Job, model: Model, asked: Asked, result: Result) -> Outcome:
+async def _store(
+    context: Context, job: StoredJob, model: Model, asked: Asked, result: Result
+) -> JobOutcome:
     """Write the video. Raises ApiError for one that is not what was asked for."""
     file_format = asked.keywords[OUTPUT_FORMAT.name]
     video = await check_video(model, asked, result, context.sizes)
@@ -92,7 +94,7 @@ async def _store(context: Context, job: Job, model: Model, asked: Asked, result:
         await _keep_writing(context.files, name, video.content)
     except FilesError:
         return _failed("not_stored", "the video was made, but cannot be stored")
-    return Outcome(
+    return JobOutcome(
         {
             "status": COMPLETED,
             "progress": 100,
@@ -119,7 +121,7 @@ async def _keep_writing(files: JobFiles, name: str, content: bytes) -> None:
     await asyncio.to_thread(files.write, name, content)
 
 
-def _ended(settings: Settings, job: Job, error: ApiError) -> Outcome | Retry:
+def _ended(settings: Settings, job: StoredJob, error: ApiError) -> JobOutcome | Retry:
     """Tell errors that pass from those that stay."""
     if error.error.code in ("overloaded", "model_not_found"):
         return _away(settings, job, error)
@@ -128,7 +130,7 @@ def _ended(settings: Settings, job: Job, error: ApiError) -> Outcome | Retry:
     return _failed(error.error.code or error.error.type, str(error))
 
 
-def _away(settings: Settings, job: Job, error: ApiError) -> Outcome | Retry:
+def _away(settings: Settings, job: StoredJob, error: ApiError) -> JobOutcome | Retry:
     """Wait for a model that is busy, loaded again or restarted: as long as results are kept."""
     if time.time() > job.created_at + settings.expire_after_s:
         return _failed(error.error.code or error.error.type, f"waited too long: {error}")
@@ -136,11 +138,11 @@ def _away(settings: Settings, job: Job, error: ApiError) -> Outcome | Retry:
     return Retry(wait_s, False, str(error))
 
 
-def _failed(code: str, message: str) -> Outcome:
-    return Outcome({"status": FAILED, "error_code": code, "error_message": message})
+def _failed(code: str, message: str) -> JobOutcome:
+    return JobOutcome({"status": FAILED, "error_code": code, "error_message": message})
 
 
-def _size(job: Job) -> tuple[int, int] | None:
+def _size(job: StoredJob) -> tuple[int, int] | None:
     if job.size is None:
         return None
     width, _, height = job.size.partition("x")

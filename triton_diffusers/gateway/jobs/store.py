@@ -83,7 +83,7 @@ ROW = JOBS.c
 
 
 @dataclass(frozen=True)
-class Job:
+class StoredJob:
     """A row. Times are seconds since 1970; keywords: the call's inputs, files left out.
 
     media: input -> names of the files that it takes. file: the result's name.
@@ -162,7 +162,7 @@ class JobStore:
         """End calls of other threads that a server holds without answering: they raise."""
         self._sockets.cut()
 
-    def add(self, values: Mapping[str, Any], max_unfinished: int, max_kept: int) -> Job:
+    def add(self, values: Mapping[str, Any], max_unfinished: int, max_kept: int) -> StoredJob:
         """Queue a job. Raises JobsFullError."""
         with self._writing() as connection:
             for limit, statuses in (
@@ -176,7 +176,7 @@ class JobStore:
             row = {**values, "status": QUEUED, "created_at": now, "due_at": now}
             return _job(connection.execute(insert(JOBS).values(row).returning(JOBS)).one())
 
-    def get(self, id: str) -> Job | None:
+    def get(self, id: str) -> StoredJob | None:
         """Return a job; None where there is none of that id."""
         with self._reading() as connection:
             row = connection.execute(select(JOBS).where(ROW.id == id)).one_or_none()
@@ -184,7 +184,7 @@ class JobStore:
 
     def page(
         self, after: str | None, limit: int, order: Literal["asc", "desc"]
-    ) -> tuple[list[Job], bool] | None:
+    ) -> tuple[list[StoredJob], bool] | None:
         """Return up to `limit` jobs behind the one called `after`, and whether there are more.
 
         None where `after` names no job.
@@ -199,13 +199,13 @@ class JobStore:
             rows = connection.execute(query.limit(limit + 1)).all()
         return [_job(row) for row in rows[:limit]], len(rows) > limit
 
-    def delete(self, id: str) -> Job | None:
+    def delete(self, id: str) -> StoredJob | None:
         """Remove a job; whoever runs it finds out when it renews its lease."""
         with self._writing() as connection:
             row = connection.execute(delete(JOBS).where(ROW.id == id).returning(JOBS)).one_or_none()
             return None if row is None else _job(row)
 
-    def claim(self, owner: str) -> Job | None:
+    def claim(self, owner: str) -> StoredJob | None:
         """Take the oldest job that nobody runs; None when there is none.
 
         One that was started MAX_TRIES times is taken too: whoever gets it gives it up.
@@ -224,13 +224,13 @@ class JobStore:
             )
             return _job(connection.execute(taken.returning(JOBS)).one())
 
-    def renew(self, job: Job, progress: int) -> bool:
+    def renew(self, job: StoredJob, progress: int) -> bool:
         """Say that a job still runs. False: it was deleted, or another gateway took it over."""
         with self._writing() as connection:
             lease = {"due_at": _now(connection) + LEASE_S, "progress": progress}
             return _change(connection, job, lease)
 
-    def release(self, job: Job, wait_s: float, tries: int) -> bool:
+    def release(self, job: StoredJob, wait_s: float, tries: int) -> bool:
         """Put a job back into the queue, where it can be claimed after `wait_s` seconds."""
         with self._writing() as connection:
             due_at = _now(connection) + wait_s
@@ -244,14 +244,14 @@ class JobStore:
             values = {"status": QUEUED, "owner": None, "due_at": 0.0, "tries": ROW.tries - 1}
             connection.execute(update(JOBS).where(mine).values(values))
 
-    def finish(self, job: Job, expire_after_s: float, values: Mapping[str, Any]) -> bool:
+    def finish(self, job: StoredJob, expire_after_s: float, values: Mapping[str, Any]) -> bool:
         """Set the result of a job. False: it is no longer this gateway's, nothing was changed."""
         with self._writing() as connection:
             now = _now(connection)
             ends = {"completed_at": now, "expires_at": now + expire_after_s, "owner": None}
             return _change(connection, job, {**ends, "media": {}, **values})
 
-    def expire(self) -> list[Job]:
+    def expire(self) -> list[StoredJob]:
         """Remove the finished jobs whose time is over, and return them."""
         with self._writing() as connection:
             over = and_(ROW.status.in_(FINISHED), ROW.expires_at <= _now(connection))
@@ -297,12 +297,12 @@ def _count(connection: Connection, statuses: tuple[str, ...]) -> int:
     return connection.scalar(query) or 0
 
 
-def _change(connection: Connection, job: Job, values: Mapping[str, Any]) -> bool:
+def _change(connection: Connection, job: StoredJob, values: Mapping[str, Any]) -> bool:
     """Change a job that is still run by the gateway that claimed it, and for the same try."""
     held = and_(ROW.id == job.id, ROW.owner == job.owner, ROW.tries == job.tries)
     changed = connection.execute(update(JOBS).where(held).values(**values))
     return changed.rowcount == 1
 
 
-def _job(row: Any) -> Job:
-    return Job(**{field.name: getattr(row, field.name) for field in fields(Job)})
+def _job(row: Any) -> StoredJob:
+    return StoredJob(**{field.name: getattr(row, field.name) for field in fields(StoredJob)})

@@ -33,7 +33,7 @@ class Limits:
         self.running = 0
         self.held_bytes = 0
         """Of bodies that are coming and of those of requests that run."""
-        self.coming: set[Body] = set()
+        self.coming: set[CountedBody] = set()
         """Bodies that are not whole."""
         self._app = app
 
@@ -42,7 +42,7 @@ class Limits:
         if scope["type"] != "http" or is_open(scope["path"]) or scope["path"] == "/metrics":
             await self._app(scope, receive, send)
             return
-        body = Body(self, receive)
+        body = CountedBody(self, receive)
         try:
             refusal = (
                 self._refuse_number()
@@ -84,7 +84,7 @@ class Limits:
             code="body_too_large",
         )
 
-    def refuse_more(self, body: "Body", more: int) -> ApiError | None:
+    def refuse_more(self, body: "CountedBody", more: int) -> ApiError | None:
         """Refuse a body `more` bytes of which have come, or make room for them."""
         size = body.held_bytes + more
         refusal = self._refuse_size(size)
@@ -95,7 +95,7 @@ class Limits:
             most = max(most - most // KEPT_FOR_SMALL, self.settings.max_body_bytes)
         while self.held_bytes + more > most:
             others = (other for other in self.coming - {body} if other.held_bytes)
-            worst = max(others, key=Body.burden, default=body)
+            worst = max(others, key=CountedBody.burden, default=body)
             if worst.burden() <= body.burden(more):
                 return _too_many()
             worst.give_way()
@@ -107,7 +107,7 @@ def _too_many() -> ApiError:
     return busy(told, 429)
 
 
-class Body:
+class CountedBody:
     """The body of a request."""
 
     def __init__(self, limits: Limits, receive: Receive):

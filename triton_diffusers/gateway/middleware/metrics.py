@@ -56,7 +56,7 @@ def waiting_for(model: str) -> Iterator[None]:
         tally.calls_s += time.perf_counter() - started
 
 
-class Metrics:
+class GatewayMetrics:
     """The metrics of one gateway."""
 
     def __init__(self) -> None:
@@ -104,14 +104,14 @@ class Metrics:
 @router.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
     """Return the gateway's metrics in Prometheus' text format."""
-    told: Metrics = request.app.state.metrics
+    told: GatewayMetrics = request.app.state.metrics
     return Response(await told.render(), media_type=CONTENT_TYPE_LATEST)
 
 
 class Counted:
     """ASGI middleware that counts requests."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics):
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics):
         self._app = app
         self._metrics = metrics
 

@@ -40,7 +40,7 @@ from triton_diffusers.gateway.requests.media import (
     transparency_of,
 )
 from triton_diffusers.gateway.settings import Settings
-from triton_diffusers.gateway.sizes import SizeMemory
+from triton_diffusers.gateway.sizes import KnownSizes
 
 PROMPT = "prompt"
 
@@ -114,7 +114,7 @@ class Asked:
 
 async def read_fields(
     settings: Settings,
-    sizes: SizeMemory,
+    sizes: KnownSizes,
     model: Model,
     body: BaseModel,
     file_format: str = "png",

@@ -36,7 +36,7 @@ from triton_diffusers.gateway.schemas import (
     TextPart,
 )
 from triton_diffusers.gateway.settings import ChatContent
-from triton_diffusers.gateway.state import State, state_of
+from triton_diffusers.gateway.state import GatewayState, state_of
 
 router = APIRouter(tags=["chat"], route_class=BoundedRoute)
 
@@ -63,7 +63,7 @@ async def completions(request: Request, body: ChatCompletion) -> Any:
 
 
 def describe_chat(
-    state: State, model: Model, asked: Asked, body: ChatCompletion, result: Result
+    state: GatewayState, model: Model, asked: Asked, body: ChatCompletion, result: Result
 ) -> ChatAnswer:
     """Make the JSON answer: one message with every picture; with `n`, a choice for each."""
     file_format = asked.keywords[OUTPUT_FORMAT.name]
@@ -87,7 +87,7 @@ def describe_chat(
     )
 
 
-def _content_form(state: State, body: ChatCompletion) -> ChatContent:
+def _content_form(state: GatewayState, body: ChatCompletion) -> ChatContent:
     """Return what `content` is. vLLM-Omni's clients, which want a list, send their extra_body."""
     form = body.chat_content or state.settings.chat_content
     if form == "auto":
@@ -107,7 +107,7 @@ def _message(form: ChatContent, urls: list[str]) -> ChatMessage:
     return ChatMessage(content=content, images=images)
 
 
-async def _find(state: State, name: str | None) -> Model:
+async def _find(state: GatewayState, name: str | None) -> Model:
     """Return the model that makes pictures; one that makes something else is sent elsewhere."""
     if name is not None:
         model = await state.models.named(name)
@@ -120,7 +120,7 @@ async def _find(state: State, name: str | None) -> Model:
     return await state.models.find(name, "image")
 
 
-async def _read(state: State, model: Model, body: ChatCompletion) -> Asked:
+async def _read(state: GatewayState, model: Model, body: ChatCompletion) -> Asked:
     """Make fields of the messages, and keywords of all fields."""
     (prompt, images, notes) = read_messages(body.messages)
     sent = body.model_dump(
@@ -186,7 +186,7 @@ class _Chunks(EventCall):
 
     last = "data: [DONE]\n\n"
 
-    def __init__(self, state: State, model: Model, asked: Asked, body: ChatCompletion):
+    def __init__(self, state: GatewayState, model: Model, asked: Asked, body: ChatCompletion):
         self._state, self._model, self._asked, self._body = state, model, asked, body
         if body.partial_images:
             asked.notes.append("partial_images is ignored: a chat carries finished pictures only")

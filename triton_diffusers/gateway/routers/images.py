@@ -37,7 +37,7 @@ from triton_diffusers.gateway.schemas import (
     Images,
     ImageVariation,
 )
-from triton_diffusers.gateway.state import State, state_of
+from triton_diffusers.gateway.state import GatewayState, state_of
 
 router = APIRouter(tags=["images"], route_class=BoundedRoute)
 
@@ -134,7 +134,7 @@ async def answer_images(
 
 
 def describe_images(
-    state: State, model: Model, asked: Asked, result: Result, response_format: str
+    state: GatewayState, model: Model, asked: Asked, result: Result, response_format: str
 ) -> Images:
     """Make the JSON answer. Raises ApiError 400 where the size is not what was asked for."""
     file_format = asked.keywords[OUTPUT_FORMAT.name]
@@ -166,7 +166,9 @@ def data_url(file: bytes, file_format: str) -> str:
 class ImageEvents(EventCall):
     """A call whose previews and pictures are events with OpenAI's names."""
 
-    def __init__(self, state: State, model: Model, asked: Asked, body: ImageFields, name: str):
+    def __init__(
+        self, state: GatewayState, model: Model, asked: Asked, body: ImageFields, name: str
+    ):
         self._state, self._model, self._asked, self._body = state, model, asked, body
         self._name, self._sent = name, 0
         if self._partials and not model.entry.decoupled:

@@ -11,7 +11,7 @@ from triton_diffusers.contract import OUTPUT_FORMAT, SEED
 from triton_diffusers.gateway.answers.content import describe_in_headers, document_file, serve_file
 from triton_diffusers.gateway.calls import generate, until_gone
 from triton_diffusers.gateway.errors import ApiError, invalid
-from triton_diffusers.gateway.jobs.store import COMPLETED, FAILED, Job, new_id
+from triton_diffusers.gateway.jobs.store import COMPLETED, FAILED, StoredJob, new_id
 from triton_diffusers.gateway.requests.fields import Asked
 from triton_diffusers.gateway.requests.uploads import document
 from triton_diffusers.gateway.requests.video_fields import draw_seed, read_video_request
@@ -137,7 +137,7 @@ def _check_bytes(asked: Asked) -> None:
         )
 
 
-def describe(job: Job) -> Video:
+def describe(job: StoredJob) -> Video:
     """Return a job as OpenAI's video object."""
     failed = job.status == FAILED
     return Video(
