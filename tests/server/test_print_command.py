@@ -57,7 +57,7 @@ def test_a_shell_serves_the_demo_with_it(
     with (tmp_path / "log").open("wb") as log:
         shell = subprocess.Popen(
             ["sh", "-c", line],
-            cwd="/",
+            cwd=ROOT,  # the stub imports from there, as in every test of a checkout
             env={"HOME": str(tmp_path)},  # all that it needs stands in the line
             stdout=log,
             stderr=log,
