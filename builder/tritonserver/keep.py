@@ -31,6 +31,8 @@ ASK_S = 2.0
 HEALTHY_S = 60.0
 """A server that lived this long begins with the shortest pause again."""
 LONGEST_PAUSE_S = 30.0
+DEATHS_AT_ONCE = 2
+"""Of a model's process within HEALTHY_S, after which it is loaded again without a pause."""
 FIRST_TRIES = 3
 """Of a model that was never served and whose process, or the server, dies while it loads."""
 START_TRIES = 5
@@ -55,11 +57,18 @@ class Kept:
     config: dict[str, Any] = field(default_factory=dict)
     failures: int = 0
     worker: threading.Thread | None = None
+    deaths: list[float] = field(default_factory=list)
+    """When its process died, in the last HEALTHY_S."""
 
     @property
     def is_away(self) -> bool:
         """Tell whether it is being loaded."""
         return self.worker is not None and self.worker.is_alive()
+
+    def note_death(self, now: float) -> None:
+        """Let the pauses grow of a model whose process dies again and again."""
+        self.deaths = [at for at in self.deaths if now - at < HEALTHY_S] + [now]
+        self.failures = max(0, len(self.deaths) - DEATHS_AT_ONCE)
 
 
 @dataclass(frozen=True)
@@ -177,6 +186,7 @@ class Keeper:
             # its process may have gone before anybody saw it
             for region in stubs.mapped_regions(self._server.pid, self._server.regions):
                 self._serving.setdefault(region, kept.name)
+            kept.note_death(time.monotonic())
             self.reloads[kept.name] += 1
             self._count()
             self._start(kept, living)

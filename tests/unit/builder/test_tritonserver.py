@@ -13,7 +13,7 @@ from builder.commands.serve import StopSignals
 from builder.entries.repository import write_entry
 from builder.tritonserver import installation, stubs
 from builder.tritonserver.installation import Binary, ServerError
-from builder.tritonserver.keep import pause_s
+from builder.tritonserver.keep import Kept, pause_s
 from builder.tritonserver.options import OWNED_OPTIONS, refuse_owned
 from builder.tritonserver.ports import Ports, choose_ports
 from builder.tritonserver.server import read_reason
@@ -200,3 +200,12 @@ def test_a_model_whose_files_came_with_its_load_call_has_its_name(tmp_path, monk
 @pytest.mark.parametrize(("failures", "pause"), [(0, 0), (1, 1), (2, 2), (3, 4), (9, 30), (99, 30)])
 def test_pauses_grow_and_end(failures, pause):
     assert pause_s(failures) == pause
+
+
+def test_a_process_that_dies_again_and_again_is_loaded_after_growing_pauses() -> None:
+    kept = Kept("m")
+    pauses = []
+    for at in (0.0, 5.0, 10.0, 15.0, 20.0, 100.0):
+        kept.note_death(at)
+        pauses.append(pause_s(kept.failures))
+    assert pauses == [0, 0, 1, 2, 4, 0]
