@@ -71,13 +71,13 @@ def test_native_and_auto_are_plain_diffusers_on_a_cpu(served: Server, protocol: 
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_info_has_the_backend_and_the_failed_attempts(served: Server, protocol: str) -> None:
+def test_a_kernel_that_takes_no_mask_serves_calls_without_one(
+    served: Server, protocol: str
+) -> None:
     native, _ = _ask(served, protocol, "attention-native")
     images, told = _ask(served, protocol, "attention-list")
-    assert told["attention_backend"] == "_native_math"
-    (attempt,) = told["attention_attempts"]
-    assert (attempt["backend"], attempt["denoiser"]) == ("_native_flash", "transformer")
-    assert "attn_mask" in attempt["reason"]
+    assert told["attention_backend"] == "_native_flash, native with masks"
+    assert "attention_attempts" not in told
     assert _warnings(told) == []
     assert np.abs(images.astype(int) - native).max() <= 1
 
@@ -96,5 +96,5 @@ def test_falling_back_is_a_warning(served: Server, protocol: str) -> None:
 def test_the_log_says_it_once(served: Server) -> None:
     assert served.log is not None
     lines = [line for line in served.log.read_text().splitlines() if "attention-list" in line]
-    assert sum("_native_math" in line and "attn_mask" in line for line in lines) == 1
+    assert sum("attention _native_flash, native with masks" in line for line in lines) == 1
     assert not any("experimental" in line for line in lines)

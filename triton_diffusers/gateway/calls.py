@@ -29,6 +29,8 @@ LOG = logging.getLogger(__name__)
 
 TOO_SMALL = 64
 """A side below which pipelines may fail in their layers rather than refuse."""
+FAILED_CALL = "cannot do this call"
+"""How the server words a failure over a caller's values."""
 
 
 async def generate(
@@ -51,7 +53,7 @@ async def generate(
     except InvalidRequest as error:
         raise _with_nearest_size(error, asked) from None
     except PipelineError as error:
-        raise _failed(error, asked) from None
+        raise _too_small(error, asked) or from_client(error) from None
     except DiffusersClientError as error:
         if isinstance(error, (ServerUnavailable, ModelNotFound)):
             model.server.doubt()
@@ -94,6 +96,8 @@ async def _end(*tasks: asyncio.Future[Any]) -> None:
 def _with_nearest_size(error: InvalidRequest, asked: Asked) -> ApiError:
     """Add the nearest size that works where a pipeline says what sizes must be divisible by."""
     step = step_in(error.message)
+    if step is None and FAILED_CALL in error.message and (told := _too_small(error, asked)):
+        return told
     if step is None or asked.size is None:
         return _as_sent(from_client(error), asked)
     width, height = nearest(asked.size, step)
@@ -110,11 +114,11 @@ def _as_sent(error: ApiError, asked: Asked) -> ApiError:
     return error
 
 
-def _failed(error: PipelineError, asked: Asked) -> ApiError:
-    """Word a failed call; one of a tiny picture is its caller's to change."""
+def _too_small(error: DiffusersClientError, asked: Asked) -> ApiError | None:
+    """Word a failed call of a tiny picture, which is its caller's to change."""
     sides = [asked.keywords.get(name) for name in ("width", "height")]
     if not any(isinstance(side, int) and side < TOO_SMALL for side in sides):
-        return from_client(error)
+        return None
     told = "x".join(map(str, sides))
     return invalid(
         f"size: the call failed at {told}, which may be too small for the model; send a larger "
