@@ -90,7 +90,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(folder: Path) -> Iterator[Server]:
-    with start_server(folder / "repository", log=folder / "server.log") as running:
+    off = ["--allow-metrics=false"]  # entries serve as well without
+    with start_server(folder / "repository", log=folder / "server.log", extra=off) as running:
         load_all(running, list(ENTRIES))
         yield running
 

@@ -36,14 +36,13 @@ BOTH = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server without metrics: entries serve as well there."""
     folder = tmp_path_factory.mktemp("faults")
     model = tiny.save("stable-diffusion", folder)
     call = ("--diffusers-call-kwargs", json.dumps(SMALL), "--custom-pipeline", str(FAULTY))
     for name, options in ENTRIES.items():
         add_entry(folder / "repository", name, model, *call, *options)
-    log, off = folder / "server.log", ["--allow-metrics=false"]
-    with start_server(folder / "repository", log=log, extra=off, exit_timeout_s=0) as running:
+    log = folder / "server.log"
+    with start_server(folder / "repository", log=log, exit_timeout_s=0) as running:
         load_all(running, list(ENTRIES))
         yield running
 

@@ -55,9 +55,9 @@ else:
     raise RuntimeError("nobody came")"""
 )
 COUNTED = starting(
-    """from triton_diffusers.serving.metrics import Metrics, State
+    """from triton_diffusers.serving.metrics import EngineState, Metrics
 labels = {"model": args["model_name"], "version": "1", "model_instance": "i"}
-self.metrics = Metrics(pb_utils.MetricFamily, labels, lambda: State(0, 0), print)"""
+self.metrics = Metrics(pb_utils.MetricFamily, labels, lambda: EngineState(0, 0), print)"""
 )
 
 
