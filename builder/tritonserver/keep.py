@@ -163,6 +163,8 @@ class Keeper:
             elif kept is not None and state == "UNAVAILABLE":
                 if reason == "unloaded":
                     self._models.pop(name)
+                    if kept.failures:  # its worker was about to load it
+                        say(f"model '{name}' was unloaded: it is not loaded again")
                 else:
                     self._start(kept)
         for kept in list(self._models.values()):

@@ -68,8 +68,9 @@ class Repository:
             self._server = None
 
     def add(self, name: str, model: Path, options: Sequence[str] = ()) -> None:
-        """Write an entry and load it."""
-        write_entry(self._entries, name, model, options)
+        """Write an entry, unless it is there, and load it."""
+        if not (self._entries / name).exists():
+            write_entry(self._entries, name, model, options)
         self.server.load(name, LOAD_TIMEOUT_S)
 
     def remove(self, name: str) -> None:

@@ -61,10 +61,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
-    """What diffusers keeps for the whole process is as it was."""
-    before = Registry.get_active_backend(), dict(Registry._backends)
+    """What diffusers keeps for the process is as it was, but that masked calls go to native."""
+    active, before = Registry.get_active_backend(), dict(Registry._backends)
     yield
-    assert (Registry.get_active_backend(), dict(Registry._backends)) == before
+    own = {name: getattr(found, "own", found) for name, found in Registry._backends.items()}
+    Registry._backends.update(before)
+    assert (Registry.get_active_backend(), own) == (active, before)
 
 
 def _load(models: Path, model: str, backend: str, **options: Any) -> LoadedPipeline:
@@ -116,9 +118,12 @@ def test_every_denoiser_of_every_pipeline_has_a_known_name() -> None:
     assert set(found) <= set(NAMES), found
 
 
-@pytest.mark.parametrize("name", [n for n in TINY if n != "ltx2"])
+@pytest.mark.parametrize("name", [n for n in TINY if n not in ("ltx2", "prx")])
 def test_a_made_up_call_reaches_every_denoiser(name: str) -> None:
-    """Of ltx2 see test_tiny: its small VAE makes sequences of 20 000 tokens of small pictures."""
+    """Of ltx2 see test_tiny: its small VAE makes sequences of 20 000 tokens of small pictures.
+
+    The text encoder of prx has its own configuration only once it was saved and loaded.
+    """
     pipeline = TINY[name].build()
     pipeline.set_progress_bar_config(disable=True)
     signature = read_signature(type(pipeline))
@@ -132,10 +137,8 @@ def test_a_made_up_call_reaches_every_denoiser(name: str) -> None:
 @pytest.mark.parametrize("backend", RUNS_HERE)
 def test_what_runs_here_is_used_and_draws_the_same(models: Path, model: str, backend: str) -> None:
     loaded = _load(models, model, backend)
-    if backend == "_native_flash" and model == "qwen-image":
-        assert loaded.facts["attention_backend"] == NATIVE
-        return
-    assert loaded.facts["attention_backend"] == backend
+    masked = ", native with masks" * (backend == "_native_flash" and model == "qwen-image")
+    assert loaded.facts["attention_backend"] == backend + masked
     assert set().union(*_used(loaded).values()) == {backend}
     plain = draw(_load(models, model, NATIVE)).astype(int)
     assert np.abs(draw(loaded) - plain).max() <= 1

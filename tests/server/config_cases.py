@@ -111,7 +111,7 @@ CASES = (
     _served("unknown-parameter", _set("dtipe", "float32"), "dtipe", "Did you mean 'dtype'"),
     _served("strange-parameter", _set("colour", "red"), "colour", "Accepted", "dtype"),
     _served("unknown-dtype", _set("dtype", "fp16"), "dtype", "fp16", "float16"),
-    _served("empty-dtype", _set("dtype", ""), "dtype", "float16"),
+    _served("empty-dtype", _set("dtype", ""), "dtype"),
     _served("number-as-text", _set("max_steps", "many"), "max_steps", "many", "integer"),
     _served("number-as-float", _set("max_queue", "1.5"), "max_queue", "integer"),
     _served("number-too-small", _set("max_queue", "0"), "max_queue", "below 1"),

@@ -71,13 +71,18 @@ ENTRIES = {
 }
 
 
+MOST_LOADED = 12
+"""Each is a process of half a gigabyte."""
+
+
 class TinyServer:
     """The server and its entries; everything that is compared goes over both protocols."""
 
     def __init__(self, folder: Path):
         self.repository = Repository(folder / "server")
         self.models = folder / "models"
-        self._loaded: set[str] = set()
+        self._loaded: dict[str, None] = {}
+        """Those that are loaded, the one asked for last at the end."""
 
     @property
     def triton(self) -> Server:
@@ -92,13 +97,18 @@ class TinyServer:
 
     def load(self, entry: str) -> None:
         if entry in self._loaded:
+            self._loaded[entry] = self._loaded.pop(entry)
             return
+        while len(self._loaded) >= MOST_LOADED:
+            oldest = next(iter(self._loaded))
+            del self._loaded[oldest]
+            self.repository.remove(oldest)
         described = ENTRIES[entry]
         options = ["--device", "cpu", *described.options]
         if described.call:
             options += ["--diffusers-call-kwargs", json.dumps(described.call)]
         self.repository.add(entry, self.model(entry), options)
-        self._loaded.add(entry)
+        self._loaded[entry] = None
 
     def ask(self, entry: str, protocol: str = "grpc", **inputs: Any) -> Result:
         """One call with the helper."""

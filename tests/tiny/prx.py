@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tests.tiny.autoencoders import kl_autoencoder
+from tests.tiny.autoencoders import flux_autoencoder
 from tests.tiny.calls import picture_call
 from tests.tiny.entry import describe, make_parts
 from tests.tiny.schedulers import flow_match
@@ -41,7 +41,7 @@ def _tokenizer() -> Any:
 def _components() -> dict[str, Any]:
     return make_parts(
         scheduler=flow_match,
-        vae=kl_autoencoder,
+        vae=flux_autoencoder,
         text_encoder=t5_gemma_encoder,
         tokenizer=_tokenizer,
         transformer=_transformer,

@@ -253,7 +253,7 @@ def _told(error: Exception, calls: Sequence[Call]) -> str:
     text = one_line(error)
     said = {_letters(v) for call in calls for v in call.kwargs.values() if isinstance(v, str)}
     quotes = any(value and value in _letters(text) for value in said)
-    return type(error).__name__ if quotes else text[:200]
+    return type(error.__cause__ or error).__name__ if quotes else text[:200]
 
 
 def _letters(text: str) -> str:

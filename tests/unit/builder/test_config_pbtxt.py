@@ -90,7 +90,7 @@ def test_awkward_comments_stay_comments(text):
 def test_every_option_survives(option):
     values = {str: "x", bool: True, int: 7, float: 1.0, dict: {"a": [0.1, None, "é"]}}
     value = (option.metadata["choices"] or [values[option_type(option)]])[-1]
-    value = "cuda:1" if option.metadata["form"] else value
+    value = "cuda" if option.metadata["form"] else value
     config = dataclasses.replace(ServeConfig(model="m"), **{option.name: value})
     message = parse(make_entry(config=config))
     assert ServeConfig.from_parameters(read_parameters(message)) == config

@@ -35,7 +35,7 @@ def test_every_option_reaches_the_config(option, joint):
     texts = {str: "x", int: "7", float: "1.0", dict: '{"a": [1, null]}'}
     values = {str: "x", int: 7, float: 1.0, dict: {"a": [1, None]}, bool: True}
     kind = option_type(option)
-    choices = option.metadata["choices"] or (("cuda:1",) if option.metadata["form"] else ())
+    choices = option.metadata["choices"] or (("cuda",) if option.metadata["form"] else ())
     flag = "--" + option.name.replace("_", "-")
     words = (
         [flag] if kind is bool else f"{flag}{joint}{(choices or [texts[kind]])[-1]}".split(joint, 1)

@@ -31,7 +31,7 @@ OPTIONS = {option.name: option for option in options()}
 def _value(name: str) -> Any:
     option = OPTIONS[name]
     if option.metadata["form"]:
-        return "cuda:1"
+        return "cuda"
     if option.metadata["choices"]:
         return option.metadata["choices"][-1]
     if option_type(option) is bool:

@@ -10,6 +10,7 @@ import pytest
 from triton_diffusers.gateway.models import Model
 from triton_diffusers.gateway.requests.uploads import read_texts
 from triton_diffusers.gateway.schemas import ImageEdit
+from triton_diffusers.gateway.settings import Settings
 
 NO_MODEL: Model = None  # type: ignore[assignment]  # no field here is an input
 
@@ -30,6 +31,6 @@ NO_MODEL: Model = None  # type: ignore[assignment]  # no field here is an input
     ],
 )
 def test_an_object_sent_by_its_keys_holds_json(sent: dict[str, Any], read: dict[str, Any]) -> None:
-    found = read_texts(NO_MODEL, {"thresholds": sent}, ImageEdit)["thresholds"]
+    found = read_texts(NO_MODEL, {"thresholds": sent}, ImageEdit, Settings())["thresholds"]
     assert {name: found[name] for name in read} == read
     assert found.get("quoted", '"a"') == '"a"'
