@@ -69,9 +69,13 @@ class Room:
         """Raise NoRoomError where an answer cannot fit."""
         sizes = sizes_of(tensors)
         size = sum(sizes)
+        if self._in_region is None:  # `info` is never twice the same length
+            needed = sum(n for n in sizes if n > SMALL)
+        else:
+            needed = size
         inside = self._used_before if self._in_region is None else self._in_region()
         steps = sum(n // self._growth + 1 for n in sizes if n > SMALL)
-        fits_inside = size <= min(inside, max(self._used_before, inside // 2 - SMALL, 0))
+        fits_inside = needed <= min(inside, max(self._used_before, inside // 2 - SMALL, 0))
         is_small = self._in_region is None and not steps
         if not (fits_inside or is_small) and max(steps, 1) * self._growth > self._free():
             raise NoRoomError(
@@ -79,4 +83,4 @@ class Room:
                 f"({self._free() / 2**20:.2f} MB free in {FOLDER}): start the server with more, in "
                 "Docker with --shm-size=1g, or ask for an output_format such as png or mp4"
             )
-        self._used_before = max(self._used_before, size)
+        self._used_before = max(self._used_before, needed)
