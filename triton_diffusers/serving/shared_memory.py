@@ -69,12 +69,10 @@ class Room:
         """Raise NoRoomError where an answer cannot fit."""
         sizes = sizes_of(tensors)
         size = sum(sizes)
-        if self._in_region is None:  # `info` is never twice the same length
-            needed = sum(n for n in sizes if n > SMALL)
-        else:
-            needed = size
+        large = [n for n in sizes if n > SMALL]
+        needed = sum(sizes if self._in_region else large)  # `info` is never twice the same length
         inside = self._used_before if self._in_region is None else self._in_region()
-        steps = sum(n // self._growth + 1 for n in sizes if n > SMALL)
+        steps = sum(n // self._growth + 1 for n in large)
         fits_inside = needed <= min(inside, max(self._used_before, inside // 2 - SMALL, 0))
         is_small = self._in_region is None and not steps
         if not (fits_inside or is_small) and max(steps, 1) * self._growth > self._free():
