@@ -101,7 +101,7 @@ def _lock(descriptor: int, kind: int) -> bool:
 def _root() -> Path:
     memory = Path("/dev/shm")
     base = memory if memory.is_dir() else Path(tempfile.gettempdir())
-    return base / f"triton-diffusers-{os.getuid()}"
+    return base / f"triton-gpu-locks-{os.getuid()}"
 
 
 def _private_folder(path: Path) -> Path:
