@@ -151,7 +151,7 @@ def test_hand_edits_that_triton_lets_through_do_not_load(
 
     with ThreadPoolExecutor(LOADS_AT_ONCE) as pool:
         said = dict(zip(edits, pool.map(load, edits), strict=True))
-    assert len(said) > 60
+    assert len(said) > 55
     wrong = {
         name: text
         for name, text in said.items()
